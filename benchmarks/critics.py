@@ -21,20 +21,27 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from ale_jax.learn.critic_batches import ValueBatch
-from ale_jax.learn.critic_credit import credit_by_critics, learn_values
-from ale_jax.learn.critics import Critics, CriticsHypers, critic_gradient
+from ale_jax.learn.critics import (
+    Critics,
+    CriticsHypers,
+    ValueBatch,
+    critic_gradient,
+    learn_values,
+)
 from ale_jax.learn.rows import to_device
 from ale_jax.learn.step import ModelSpec
+from ale_jax.learn.token_credit import credit_by_critics
 from ale_jax.model.compute import EXACT
 from ale_jax.model.params import count_params
 from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import MeshShape, make_mesh
 from ale_jax.records import Batch
 from benchmarks.credit_step import ADAMW, Training, Work, about, spread, step_batches, timed, works
+from benchmarks.laboratory.credit import arm
 
 ROUNDS, QUICK_ROUNDS = 9, 3
 BALANCE_WEIGHT = 1e-3
+PPO = arm("ppo").algo
 ONE_LARGE = CriticsHypers(count=1, optimizer=ADAMW)
 
 
@@ -69,12 +76,12 @@ def measure(work: Work, rounds: int, mesh: Mesh) -> dict[str, Any]:
     mini = dataclasses.replace(ONE_LARGE, count=2, mask_share=0.2, entropy_share=0.2, **work.mini)
     model = ModelSpec(work.policy, mesh, balance_weight=BALANCE_WEIGHT)
     every = {
-        name: Critics.make(hp, model, training.state.params, 1.0, jax.random.key(0))
+        name: Critics.make(hp, model, training.state.params, jax.random.key(0))
         for name, hp in (("two mini", mini), ("one large", ONE_LARGE))
     }
     calls = {"step": lambda: training(batches)}
     for name, critics in every.items():
-        calls[f"{name} credit"] = lambda critics=critics: credit_by_critics(critics, batches)
+        calls[f"{name} credit"] = lambda critics=critics: _credit(critics, batches)
         calls[f"{name} learn"] = lambda critics=critics: _learn(critics, batches)
     seconds = timed(calls, rounds)
     found: dict[str, Any] = {"policy_weights": count_params(work.policy)[0]}
@@ -103,8 +110,12 @@ def measure(work: Work, rounds: int, mesh: Mesh) -> dict[str, Any]:
     }
 
 
+def _credit(critics: Critics, batches: list[Batch]) -> list[Batch]:
+    return credit_by_critics(batches, critics.values(batches), critics.hp, PPO)[0]
+
+
 def _learn(critics: Critics, batches: list[Batch]) -> None:
-    learn_values(critics, batches)
+    learn_values(batches, critics.hp, PPO, critics.update)
     jax.block_until_ready(critics.state)
 
 

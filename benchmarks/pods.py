@@ -28,7 +28,7 @@ from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ale_jax.data.packing import pack
-from ale_jax.learn.credit import make_loss
+from ale_jax.learn.learner import make_loss
 from ale_jax.learn.state import abstract_state, make_optimizer
 from ale_jax.learn.step import ModelSpec, make_train_step
 from ale_jax.model.compute import DTYPES, STORED_AS, in_parts, sampling_part

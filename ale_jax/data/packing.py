@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ale_jax.data.row_masks import Masks, RowMasks, used_masks
 from ale_jax.records import FREE, MAX_MASKS, Batch, Trajectory, Turn
+
+Masks = Mapping[int, bytes]  # of a trajectory, by their number there
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +77,10 @@ class Sample:
 
     @functools.cached_property
     def masks(self) -> Masks:
-        """The sampling masks that its chunks need."""
-        return used_masks(self.chunks, self.mask_Iw)
+        """The sampling masks that its chunks were sampled under."""
+        ids = [turn.mask_id for turn in self.chunks if turn.mask_id is not None]
+        numbers = np.unique(np.concatenate(ids)) if ids else ()
+        return {int(n): self.mask_Iw[n].tobytes() for n in numbers if n >= 0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,13 +169,47 @@ def _check_fits(sample: Sample, shape: Shape) -> None:
     assert len(sample.masks) <= MAX_MASKS, "more masks than an episode may have"
 
 
+class _RowMasks:
+    """The sampling masks of a row, at most MAX_MASKS, numbered as they are added.
+
+    Each row has a table of the distinct masks of its trajectories, so that it can be sent to any
+    host and placed on any device by itself. Trajectories of one group play one task, are mostly
+    held to the same schemas, and share their masks.
+    """
+
+    def __init__(self) -> None:
+        self._number_of: dict[bytes, int] = {}
+
+    def has_room(self, masks: Masks) -> bool:
+        return len(self._number_of.keys() | masks.values()) <= MAX_MASKS
+
+    def add(self, masks: Masks) -> None:
+        assert self.has_room(masks), len(masks)
+        for mask in masks.values():
+            self._number_of.setdefault(mask, len(self._number_of))
+
+    def fill(self, mask_Iw: np.ndarray) -> None:
+        """Writes the table of the row."""
+        for mask, number in self._number_of.items():
+            mask_Iw[number] = np.frombuffer(mask, np.int32)
+
+    def ids(self, turn: Turn, masks: Masks) -> np.ndarray:
+        """The turn's mask_id, with the numbers that the trajectory's `masks` have in the row."""
+        if turn.mask_id is None:
+            return np.full(len(turn.action_ids), FREE, np.int16)
+        ids = turn.mask_id.copy()
+        for number, mask in masks.items():
+            ids[turn.mask_id == number] = self._number_of[mask]
+        return ids
+
+
 class _Row:
     """A row that is being filled."""
 
     def __init__(self, shape: Shape):
         self._free_tokens, self._free_chunks = shape.pack_length, shape.chunks_per_pack
         self.samples: list[Sample] = []
-        self.masks = RowMasks()
+        self.masks = _RowMasks()
 
     def has_room(self, sample: Sample) -> bool:
         return (

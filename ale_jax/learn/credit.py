@@ -1,129 +1,171 @@
-"""One step's credit: from finished groups to packed batches and the loss that goes with them."""
+"""Credit of chunks: from groups to arrays of rewards, to their advantages, and back to samples."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
-from ale_jax.algo.advantages import Rewards, credit_chunks
-from ale_jax.algo.algorithm import AdvantageHypers, AlgoConfig
-from ale_jax.algo.baselines import scale_token_advantages, token_returns
-from ale_jax.algo.losses import count_loss_denominator
-from ale_jax.algo.policy_loss import policy_loss
-from ale_jax.data.packing import Sample, Shape, pack_all
+from ale_jax.algo.advantages import Credit, Rewards, credit_chunks
+from ale_jax.algo.algorithm import AlgoConfig
+from ale_jax.data.packing import Sample
 from ale_jax.data.replay import Group
-from ale_jax.data.rewards import RewardTable, credited_samples, tabulate_rewards
-from ale_jax.learn.critic_batches import of_time_steps, time_steps
-from ale_jax.learn.step import LossFn, TokenUpdate
-from ale_jax.records import Batch
-
-
-def make_loss(algo: AlgoConfig, chunks_per_pack: int) -> LossFn:
-    """The loss for `make_train_step`; chunks_per_pack: of the batches' shape."""
-
-    def loss_fn(scores, arrays, loss_denominator):
-        return policy_loss(
-            scores.logp_BT,
-            scores.entropy_BT,
-            arrays,
-            loss_denominator,
-            chunks_per_pack,
-            algo.loss,
-            algo.mismatch,
-        )
-
-    return loss_fn
+from ale_jax.records import STATUS_RULES, SideBranch, Trajectory
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
-    """What one update is made of. `samples` are the trajectories that can teach something.
+class RewardTable:
+    """What the trajectories of a step earned.
 
-    read_updates: reads what the update was to the tokens of each batch, until the next update; []
-    if there was none.
+    There is one row per member of each group, including invalid ones: N does not depend on any
+    outcome. trajectories: one per row. rewards: arrays of NumPy, described in
+    `ale_jax.algo.advantages`. Groups are numbered from 0 in the given order, and tags, which are
+    task families, in the order of their first appearance. Chunks are those that were sampled, not
+    prefix turns. The outcome of an invalid trajectory is 0, and so are the unused places of
+    reward_NC, anchor_NC and tokens_NC.
     """
 
-    batches: list[Batch]
-    loss_denominator: np.float32
-    table: RewardTable
-    samples: list[Sample]
-    read_updates: Callable[[], Sequence[TokenUpdate]] = list
+    trajectories: tuple[Trajectory, ...]
+    rewards: Rewards
+
+    @property
+    def tag_G(self) -> np.ndarray:
+        """The tag of each group, whose members all play the same task."""
+        _, first = np.unique(self.rewards.group_N, return_index=True)
+        return np.asarray(self.rewards.tag_N)[first]
 
 
-def assemble(
-    groups: Sequence[Group], algo: AlgoConfig, shape: Shape, imitated: Sequence[Sample] = ()
-) -> Step:
-    """Credits a step's groups and packs them into microbatches of one shape.
+def tabulate_rewards(
+    groups: Sequence[Group], max_chunks: int, anchor_depth: int = 0
+) -> RewardTable:
+    """Tabulates the rewards of all members of the groups, with C = max_chunks and H = anchor_depth.
 
-    imitated: what is learned beside them without being sampled, Eq 10; the loss_denominator, which
-    counts what the policy wrote, does not count it.
-
-    The loss_denominator counts every valid trajectory. Those whose advantages are all zero (groups
-    of equal outcomes) are counted, and not computed, unless the loss has terms beside the
-    advantages or credit is yet to come, to tokens. All that they could add is a balancing loss: the
-    router of a mixture of experts is balanced on the trajectories that are computed.
+    Raises:
+      ValueError: a trajectory has more chunks.
     """
-    table = tabulate_rewards(groups, shape.chunks_per_pack, algo.advantage.anchor_depth)
-    credit = jax.device_get(_credit(_rewards(table), len(groups), algo.gamma, algo.advantage))
-    every = credited_samples(table, *credit)
-    all_teach = algo.teaches_without_credit or algo.advantage.of_tokens
-    with_gradient = every if all_teach else [s for s in every if np.any(s.advantage_C)]
-    loss, packed = algo.loss, pack_all(every, shape)
-    loss_denominator = count_loss_denominator(packed, loss.aggregation, loss.constant_tokens)
-    batches = pack_all([*with_gradient, *imitated], shape)
-    if algo.advantage.estimator == "token_return":
-        batches = _credit_tokens(batches, table.tag_G, algo)
-    return Step(batches, loss_denominator, table, with_gradient)
+    rows = [(g, t) for g, group in enumerate(groups) for t in group.members]
+    sampled = [t.turns[t.num_prefix_turns :] for _, t in rows]
+    longest = max(map(len, sampled), default=0)
+    if longest > max_chunks:
+        raise ValueError(
+            f"a trajectory has {longest} chunks but chunks_per_pack is {max_chunks}: "
+            "raise it, or lower the turn limit of the rollouts"
+        )
+    reward_NC = np.zeros((len(rows), max_chunks), np.float32)
+    for n, turns in enumerate(sampled):
+        reward_NC[n, : len(turns)] = [turn.reward for turn in turns]
+    valid = [STATUS_RULES[t.episode.status].reward_valid for _, t in rows]
+    outcome = [t.episode.reward if ok else 0.0 for (_, t), ok in zip(rows, valid)]
+    arrays: dict[str, Any] = {
+        "reward_NC": reward_NC,
+        "outcome_N": np.array(outcome, np.float32),
+        "num_chunks_N": np.array([len(turns) for turns in sampled], np.int32),
+        "group_N": np.array([g for g, _ in rows], np.int32),
+        "tag_N": _number(t.episode.key.task.family for _, t in rows),
+        "valid_N": np.array(valid, bool),
+        "anchor_NC": _anchors(rows, max_chunks),
+        "tokens_NC": _token_counts([t for _, t in rows], max_chunks),
+        "anchor_NCH": _recent_anchors(rows, max_chunks, anchor_depth),
+    }
+    return RewardTable(tuple(t for _, t in rows), Rewards(**arrays))
 
 
-_credit = jax.jit(credit_chunks, static_argnums=(1, 2, 3))
+def _number(names: Iterable[str]) -> np.ndarray:
+    """Numbers the names from 0, in the order of their first appearance."""
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int32)
 
 
-def _rewards(table: RewardTable) -> Rewards:
-    return Rewards(*(getattr(table, name) for name in Rewards._fields))
+def _anchors(rows: Sequence[tuple[int, Trajectory]], max_chunks: int) -> np.ndarray:
+    """For each chunk, the first row that was in the same state before it.
 
-
-def _credit_tokens(batches: list[Batch], tag_G: np.ndarray, algo: AlgoConfig) -> list[Batch]:
-    returns = [_token_returns(b.reward_BT, b.chunk_BT, b.segment_BT, algo.gamma) for b in batches]
-    return scale_advantages(_with_advantages(batches, returns), tag_G, algo.advantage)
-
-
-def scale_advantages(batches: list[Batch], tag_G: np.ndarray, hp: AdvantageHypers) -> list[Batch]:
-    """The batches of a whole step with `hp`'s mean, std and clip applied to the advantages of their
-    tokens. tag_G: of `RewardTable`.
-
-    Mean and std are over time steps: a chunk that is one counts once, whatever its length.
+    The state is the group and everything that the world has shown so far, in order. What the policy
+    wrote is not part of it, because two wordings of one command lead to the same state. The last
+    observation alone would not identify the state: in a shell most commands print nothing, whatever
+    the state.
     """
-    if not batches:
-        return batches
-    # Steps differ in how many batches they have: of few sizes few programs are compiled.
-    room = 1 << (len(batches) - 1).bit_length()
+    anchor_NC = np.zeros((len(rows), max_chunks), np.int32)
+    states: dict[tuple[int, int, str], int] = {}
+    first_row: dict[int, int] = {}
+    for n, (group, trajectory) in enumerate(rows):
+        state = -1
+        for k, turn in enumerate(trajectory.turns):
+            state = states.setdefault((group, state, turn.prompt_text), len(states))
+            if k >= trajectory.num_prefix_turns:
+                anchor_NC[n, k - trajectory.num_prefix_turns] = first_row.setdefault(state, n)
+    return anchor_NC
 
-    def stack(arrays_BT: list[np.ndarray]) -> np.ndarray:
-        empty_BT = np.zeros_like(arrays_BT[0])  # not written, so not looked at
-        return np.stack(arrays_BT + [empty_BT] * (room - len(batches)))
 
-    by_chunk = hp.steps_are_chunks
-    advantage_MBT = _scale_token_advantages(
-        stack([b.advantage_BT for b in batches]),
-        stack([time_steps(b, by_chunk) for b in batches]),
-        stack([b.group_BT for b in batches]),
-        tag_G,
-        hp,
+def _token_counts(trajectories: Sequence[Trajectory], max_chunks: int) -> np.ndarray:
+    """Policy tokens by the chunk whose credit they get, int32 [N, C] (see `_side_sample`)."""
+    tokens_NC = np.zeros((len(trajectories), max_chunks), np.int32)
+    for n, trajectory in enumerate(trajectories):
+        end = len(trajectory.turns) - trajectory.num_prefix_turns
+        for branch in (trajectory, *trajectory.side_branches):
+            counts = [len(turn.action_ids) for turn in branch.turns[branch.num_prefix_turns :]]
+            tokens_NC[n, end - len(counts) : end] += np.array(counts, np.int32)
+    return tokens_NC
+
+
+def _recent_anchors(
+    rows: Sequence[tuple[int, Trajectory]], max_chunks: int, depth: int
+) -> np.ndarray:
+    """For each chunk and k = 1..depth, the first chunk of its group, by its index in N x C, before
+    which the last k observations were the same. A chunk before which there were fewer is in no
+    state of k observations, and has its own index."""
+    own_NC = np.arange(len(rows) * max_chunks, dtype=np.int32).reshape(-1, max_chunks)
+    anchor_NCH = np.repeat(own_NC[:, :, None], depth, axis=2)
+    first: dict[tuple, int] = {}
+    for n, (group, trajectory) in enumerate(rows):
+        seen = [turn.prompt_text for turn in trajectory.turns]
+        for c, end in enumerate(range(trajectory.num_prefix_turns + 1, len(seen) + 1)):
+            for k in range(1, min(depth, end) + 1):
+                state = (group, *seen[end - k : end])
+                anchor_NCH[n, c, k - 1] = first.setdefault(state, own_NC[n, c])
+    return anchor_NCH
+
+
+def credit_table(table: RewardTable, num_groups: int, algo: AlgoConfig) -> Credit:
+    """Returns the credit of each chunk of the table, in arrays of NumPy."""
+    return jax.device_get(_credit_chunks(table.rewards, num_groups, algo.gamma, algo.advantage))
+
+
+_credit_chunks = jax.jit(credit_chunks, static_argnums=(1, 2, 3))
+
+
+def credited_samples(table: RewardTable, credit: Credit) -> list[Sample]:
+    """Returns a sample with its credit for each conversation of each valid trajectory, in row
+    order, ready for packing."""
+    rewards, samples = table.rewards, []
+    for n, trajectory in enumerate(table.trajectories):
+        if rewards.valid_N[n]:
+            chunks = slice(rewards.num_chunks_N[n])
+            longest = Sample.of(
+                trajectory,
+                np.asarray(credit.advantage_NC[n, chunks]),
+                group=int(rewards.group_N[n]),
+                reward_C=np.asarray(credit.reward_NC[n, chunks]),
+            )
+            side = (_side_sample(branch, longest) for branch in trajectory.side_branches)
+            samples += [longest, *side]
+    return samples
+
+
+def _side_sample(branch: SideBranch, longest: Sample) -> Sample:
+    """A side branch leads to the same outcome as the longest conversation. Each of its chunks gets
+    the credit of that one's chunk which is as far from the end. This is exact for the estimators
+    that look at nothing but the outcome and this distance."""
+    sampled = branch.turns[branch.num_prefix_turns :]
+    reward_C = np.array([turn.reward for turn in sampled], np.float32)
+    reward_C[-1] = longest.reward_C[-1]
+    return dataclasses.replace(
+        longest,
+        turns=branch.turns,
+        advantage_C=longest.advantage_C[-len(sampled) :],
+        num_prefix_turns=branch.num_prefix_turns,
+        reward_C=reward_C,
+        expert_TLK=branch.expert_TLK,
     )
-    scaled = zip(batches, jax.device_get(advantage_MBT))  # without the empty ones
-    return _with_advantages(batches, [of_time_steps(x_BT, b, by_chunk) for b, x_BT in scaled])
-
-
-def _with_advantages(batches: list[Batch], advantages: list[np.ndarray]) -> list[Batch]:
-    return [
-        dataclasses.replace(b, advantage_BT=np.asarray(advantage_BT))
-        for b, advantage_BT in zip(batches, advantages, strict=True)
-    ]
-
-
-_token_returns = jax.jit(token_returns, static_argnums=3)
-_scale_token_advantages = jax.jit(scale_token_advantages, static_argnums=4)

@@ -1,24 +1,28 @@
 """The critics of a run: their weights, the values they predict, and how they learn (AsyPPO, PPO).
 
 Q critics of one shape share one compiled program. They run one after the other, so that only one
-critic's activations are in memory. See `ale_jax.algo.values` for the method and its source.
+critic's activations are in memory. `ale_jax.algo.values` has the method and its source,
+`ale_jax.learn.token_credit` the credit that comes from the values.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from types import SimpleNamespace
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from ale_jax.algo.algorithm import AlgoConfig
 from ale_jax.algo.hypers import require_range
-from ale_jax.algo.values import critic_loss
-from ale_jax.learn.critic_batches import ValueBatch
+from ale_jax.algo.values import critic_loss, critic_of
+from ale_jax.data.selection import select_segments
+from ale_jax.learn.finite import SKIPPED
 from ale_jax.learn.rows import own_rows, to_device, with_rows
 from ale_jax.learn.state import (
     OptimizerHypers,
@@ -29,6 +33,7 @@ from ale_jax.learn.state import (
     table_optimizer,
 )
 from ale_jax.learn.step import Metrics, ModelSpec, UpdateStep
+from ale_jax.learn.token_credit import returns, time_steps
 from ale_jax.model.compute import EXACT, Compute
 from ale_jax.model.lora import merged
 from ale_jax.model.moe import balancing_loss, router_sums
@@ -38,7 +43,9 @@ from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import table_shardings
 from ale_jax.records import Batch
 
-INPUTS = ("tokens_BT", "position_BT", "segment_BT")
+# Metrics of a step: the critics' updates that were not finite, and the critics that made no other.
+CRITIC_SKIPPED, CRITICS_WITHOUT_UPDATE = "critic_skipped_updates", "critics_without_update"
+
 SIZES = ("width", "num_layers", "num_heads", "num_kv_heads", "head_width", "mlp_width")
 
 
@@ -122,27 +129,42 @@ class CriticsHypers:
         return dataclasses.replace(policy, shape=self.shape(policy.shape))
 
 
+@dataclasses.dataclass(frozen=True)
+class CriticInput:
+    """Packed rows that a critic reads, as in a `Batch`."""
+
+    tokens_BT: np.ndarray
+    position_BT: np.ndarray
+    segment_BT: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class ValueBatch(CriticInput):
+    """A critic's input with its targets: the return of each token that it learns from (own_BT)."""
+
+    return_BT: np.ndarray
+    own_BT: np.ndarray
+
+
+INPUTS = tuple(field.name for field in dataclasses.fields(CriticInput))
+
+
 class Critics:
     """The critics of one run.
 
     state: weights and moments of each critic, as a checkpoint stores them.
     """
 
-    def __init__(
-        self, hp: CriticsHypers, policy: ModelSpec, state: tuple[TrainState, ...], gamma: float
-    ):
-        """state: of each critic, new (`make`) or from a checkpoint. gamma: discount per time
-        step (see `ale_jax.learn.critic_batches`)."""
-        self.hp, self.gamma, self.state = hp, gamma, state
+    def __init__(self, hp: CriticsHypers, policy: ModelSpec, state: tuple[TrainState, ...]):
+        """state: of each critic, new (`make`) or from a checkpoint."""
+        self.hp, self.state = hp, state
         self._model = model = hp.model(policy)
         optimizer = table_optimizer(hp.optimizer, value_table(model.shape))
         self._step = UpdateStep(critic_gradient(model), optimizer, state[0].params, model.mesh)
 
     @classmethod
-    def make(
-        cls, hp: CriticsHypers, policy: ModelSpec, params: Params, gamma: float, key: jax.Array
-    ) -> Critics:
-        """New critics, each with random weights of its own.
+    def make(cls, hp: CriticsHypers, policy: ModelSpec, params: Params, key: jax.Array) -> Critics:
+        """Makes new critics, each with random weights of its own.
 
         Critics of the policy's shape start with its weights, `params`, and a head that predicts 0.
         ValueError if the mesh cannot divide them.
@@ -160,7 +182,7 @@ class Critics:
                 weights |= {name: trunk[name] for name in table if name != HEAD}
                 weights = jax.device_put(weights, places)
             states.append(begin(weights, optimizer, model.mesh))
-        return cls(hp, policy, tuple(states), gamma)
+        return cls(hp, policy, tuple(states))
 
     @property
     def warming_up(self) -> bool:
@@ -169,24 +191,96 @@ class Critics:
         return max(int(state.step) for state in self.state) < updates
 
     def values(self, batches: Sequence[Batch]) -> list[list[np.ndarray]]:
-        """For each batch, each critic's prediction before each token, float32 [B, T]; of the rows
-        of this process."""
+        """Predicts, for each batch and critic, the value before each token, float32 [B, T]; of the
+        rows of this process."""
         model, found = self._model, []
         with jax.set_mesh(model.mesh):
             for batch in batches:
-                rows = {name: getattr(batch, name) for name in INPUTS}
-                arrays = to_device(SimpleNamespace(**rows), model.mesh)
+                rows = CriticInput(*(getattr(batch, name) for name in INPUTS))
+                arrays = to_device(rows, model.mesh)
                 found.append(
                     [_values(s.params, arrays, model.shape, model.compute) for s in self.state]
                 )
         return [[own_rows(value_BT) for value_BT in every] for every in found]
 
     def update(self, batches: Sequence[ValueBatch], number: int, tokens: int) -> Metrics:
-        """One update of critic `number`, from the sum over `tokens` tokens. The sums are still on
-        the device."""
+        """Updates critic `number` once, from the sum over `tokens` tokens; the sums that it returns
+        are still on the device."""
         state, sums, _ = self._step(self.state[number], batches, np.float32(tokens))
         self.state = (*self.state[:number], state, *self.state[number + 1 :])
         return sums
+
+
+class UpdateCritic(Protocol):
+    """Makes one update of a critic; see `Critics.update`."""
+
+    def __call__(
+        self, batches: Sequence[ValueBatch], *, number: int, tokens: int
+    ) -> Mapping[str, jax.Array]: ...
+
+
+def learn_values(
+    batches: Sequence[Batch], hp: CriticsHypers, algo: AlgoConfig, update: UpdateCritic
+) -> dict[str, float]:
+    """Updates each critic towards the returns of its own members of each group; returns figures.
+
+    A return is the discounted sum of the rewards from a time step on, without any critic's estimate
+    (R in the paper). critic_loss: mean square error over the time steps of each update, before it.
+    """
+    by_chunk = algo.advantage.steps_are_chunks
+    of_critics: list[list[Mapping[str, jax.Array]]] = []
+    return_BT = returns(batches, algo.gamma, by_chunk)
+    for number in range(hp.count):
+        own = value_batches(batches, return_BT, number, hp.count, by_chunk)
+        of_critics.append([])
+        for some in _minibatches(own, hp.minibatches) * hp.epochs:
+            tokens = int(sum(batch.own_BT.sum() for batch in some))
+            of_critics[number].append(update(some, number=number, tokens=tokens))
+    # A critic that has no episode makes no update.
+    of_critics = list(filter(None, jax.device_get(of_critics)))
+    every_sums = list(itertools.chain(*of_critics))
+    tokens = sum(sums["tokens"] for sums in every_sums)
+    if not tokens:
+        return {}
+    return {
+        "critic_loss": float(sum(sums["squares"] for sums in every_sums) / tokens),
+        "critic_grad_norm": float(max(sums["grad_norm"] for sums in every_sums)),
+        CRITIC_SKIPPED: int(sum(sums[SKIPPED] for sums in every_sums)),
+        CRITICS_WITHOUT_UPDATE: sum(all(sums[SKIPPED] for sums in own) for own in of_critics),
+    }
+
+
+def value_batches(
+    batches: Sequence[Batch],
+    returns: Sequence[np.ndarray],
+    number: int,
+    count: int,
+    by_chunk: bool = False,
+) -> list[ValueBatch]:
+    """Returns the trajectories from which critic `number` of `count` learns, in as few batches as
+    they fill. by_chunk: see `ale_jax.learn.token_credit`."""
+    own = [(critic_of(b.member_BT, count) == number) & time_steps(b, by_chunk) for b in batches]
+    chosen = select_segments([b.segment_BT for b in batches], own)
+    if not chosen.moves:
+        return []
+    columns = (
+        chosen.take([b.tokens_BT for b in batches]),
+        chosen.take([b.position_BT for b in batches]),
+        chosen.segments(),
+        chosen.take(returns),
+        chosen.take(own),
+    )
+    return [ValueBatch(*each) for each in zip(*columns, strict=True)]
+
+
+def _minibatches(batches: list[ValueBatch], count: int) -> list[list[ValueBatch]]:
+    """Divides the batches into at most `count` lists of about equal length.
+
+    Trajectories are packed by length (`select_segments`), so neighbours, which go to different
+    lists, are about equally long, and each list has long and short ones. There is no list without
+    batches, as of a critic that has no episode.
+    """
+    return [batches[k::count] for k in range(min(count, len(batches)))]
 
 
 def abstract_critics(hp: CriticsHypers, policy: PolicyShape, mesh: Mesh) -> tuple[TrainState, ...]:

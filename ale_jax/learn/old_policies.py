@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,6 @@ REFERENCE = "reference"
 
 # (version of the weights, or REFERENCE; batch) -> as of `Logp`
 LogpUnder = Callable[[int | str, Batch], np.ndarray]
-# (version that the step starts from, its batches) -> the batches with log-probabilities filled in
-Stage = Callable[[int, list[Batch]], list[Batch]]
 
 
 class WeightHistory:
@@ -99,11 +97,13 @@ def generating_logp(batch: Batch, logp: LogpUnder) -> np.ndarray:
     return found_BT
 
 
-def make_stage(algo: AlgoConfig, logp: LogpUnder) -> Stage:
-    """Makes the stage that fills in those of logp_old_BT, logp_prox_BT and logp_ref_BT that `algo`
-    reads."""
+def fill_old_logp(
+    batches: Sequence[Batch], algo: AlgoConfig, version: int, logp: LogpUnder
+) -> list[Batch]:
+    """Fills in those of logp_old_BT, logp_prox_BT and logp_ref_BT that `algo` reads. version: of
+    the weights that the step starts from."""
 
-    def fill(version: int, batch: Batch) -> Batch:
+    def fill(batch: Batch) -> Batch:
         found = {}
         if algo.old_logp == "generating":
             found["logp_old_BT"] = generating_logp(batch, logp)
@@ -115,7 +115,7 @@ def make_stage(algo: AlgoConfig, logp: LogpUnder) -> Stage:
             found["logp_ref_BT"] = logp(REFERENCE, batch)
         return dataclasses.replace(batch, **found)
 
-    return lambda version, batches: [fill(version, batch) for batch in batches]
+    return [fill(batch) for batch in batches]
 
 
 REFERENCE_DIR = "reference"

@@ -13,7 +13,7 @@ from pathlib import Path
 from ale_jax.algo.algorithm import MismatchHypers
 from ale_jax.data.replay import DroppedGroup
 from ale_jax.data.staleness import Drop
-from ale_jax.learn.critic_credit import CRITIC_SKIPPED
+from ale_jax.learn.critics import CRITIC_SKIPPED
 from ale_jax.monitor.evaluations import (
     EVALUATIONS_FILE,
     FINAL,

@@ -11,8 +11,8 @@ import numpy as np
 from ale_jax.algo.policy_loss import ratio_figures
 from ale_jax.data.replay import DroppedGroup, Group
 from ale_jax.data.staleness import age
-from ale_jax.learn.credit import Step
 from ale_jax.learn.finite import SKIPPED
+from ale_jax.learn.learner import Step
 from ale_jax.learn.step import router_figures
 from ale_jax.records import Status, Trajectory
 from ale_jax.system.tasks import Cursor

@@ -14,7 +14,7 @@ from ale_jax.data.journal import Journal
 from ale_jax.data.replay import DroppedGroup, Group, ReplayBuffer
 from ale_jax.data.staleness import Drop, StalenessGate, age
 from ale_jax.errors import RunFailed
-from ale_jax.learn.critic_credit import CRITICS_WITHOUT_UPDATE
+from ale_jax.learn.critics import CRITICS_WITHOUT_UPDATE
 from ale_jax.learn.finite import SKIPPED, SkippedUpdates
 from ale_jax.learn.learner import Learner
 from ale_jax.learn.step import fresh_batches, train_rollout_logp_diff

@@ -21,9 +21,8 @@ from ale_jax.engine.engine import Engine
 from ale_jax.engine.engines import Engines
 from ale_jax.learn.attention_credit import make_factors
 from ale_jax.learn.checkpoint import OrbaxFiles
-from ale_jax.learn.credit import make_loss
 from ale_jax.learn.critics import Critics
-from ale_jax.learn.learner import Learner, LearnerOptions
+from ale_jax.learn.learner import Learner, LearnerOptions, make_loss
 from ale_jax.learn.manifest import Digests
 from ale_jax.learn.old_policies import REFERENCE, WeightHistory, make_logp
 from ale_jax.learn.rows import own_rows
@@ -124,8 +123,7 @@ class Trainer:
             self.state = begin(self.state.params, self._optimizer, self.mesh)
         if config.critics.count:
             key = jax.random.fold_in(jax.random.key(config.seed), CRITICS_STREAM)
-            params, gamma = self.state.params, config.algo.gamma
-            self.critics = Critics.make(config.critics, self.model, params, gamma, key)
+            self.critics = Critics.make(config.critics, self.model, self.state.params, key)
 
     # A step of reinforcement learning, in this order.
 
@@ -221,8 +219,7 @@ class Trainer:
         whole = self.files.read(Path(folder), self.whole)
         self.state = whole.policy
         if whole.critics:
-            hp, gamma = self.config.critics, self.config.algo.gamma
-            self.critics = Critics(hp, self.model, whole.critics, gamma)
+            self.critics = Critics(self.config.critics, self.model, whole.critics)
 
     @cached_property
     def files(self) -> OrbaxFiles:

@@ -12,10 +12,10 @@ from ale_jax.algo.attention_credit import AttentionCreditHypers
 from ale_jax.configs.experiments import credit_truth
 from ale_jax.data.replay import Group
 from ale_jax.learn.attention_credit import make_attention_credit
-from ale_jax.learn.credit import assemble, scale_advantages
-from ale_jax.learn.critic_credit import credit_by_critics, learn_values
-from ale_jax.learn.critics import Critics
+from ale_jax.learn.critics import Critics, learn_values
+from ale_jax.learn.learner import assemble
 from ale_jax.learn.step import ModelSpec
+from ale_jax.learn.token_credit import credit_by_critics, scale_advantages
 from ale_jax.model.params import Params
 from ale_jax.records import Batch
 from ale_jax.system.build_config import build_config
@@ -52,13 +52,14 @@ def train_critic(
     """PPO's critic, as the preset has it, after `passes` over the groups in updates of `per_update`
     groups each."""
     config = _config("ppo")
-    critic = Critics.make(config.critics, model, params, config.algo.gamma, jax.random.key(1))
+    critic = Critics.make(config.critics, model, params, jax.random.key(1))
     draw = np.random.default_rng(0)
     for _ in range(passes):
         order = draw.permutation(len(groups))
         for first in range(0, len(order), per_update):
             chosen = [groups[i] for i in order[first : first + per_update]]
-            learn_values(critic, assemble(chosen, config.algo, config.learn.shape).batches)
+            batches = assemble(chosen, config.algo, config.learn.shape).batches
+            learn_values(batches, config.critics, config.algo, critic.update)
     return critic
 
 
@@ -72,10 +73,11 @@ def _by_critic(
 ) -> tuple[list[Batch], Mapping[str, float]]:
     config = _config("ppo")
     made = assemble(groups, config.algo, config.learn.shape)
-    critic.hp = dataclasses.replace(critic.hp, lam=lam)
     return credit_by_critics(
-        critic,
         made.batches,
+        critic.values(made.batches),
+        dataclasses.replace(critic.hp, lam=lam),
+        config.algo,
         lambda b: scale_advantages(b, made.table.tag_G, config.algo.advantage),
     )
 

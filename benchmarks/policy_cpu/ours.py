@@ -23,7 +23,7 @@ from jax.sharding import Mesh
 from ale_jax.algo.losses import count_loss_denominator
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.engine_shape import EngineShape
-from ale_jax.learn.credit import make_loss
+from ale_jax.learn.learner import make_loss
 from ale_jax.learn.state import OptimizerHypers, begin, make_optimizer
 from ale_jax.learn.step import ModelSpec, make_train_step
 from ale_jax.model.params import Params

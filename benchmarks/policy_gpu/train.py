@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ale_jax.learn.credit import make_loss
+from ale_jax.learn.learner import make_loss
 from ale_jax.learn.step import ModelSpec, gradient_function
 from ale_jax.model.compute import EXACT, Compute
 from ale_jax.model.params import Params

@@ -3,12 +3,13 @@ states."""
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ale_jax.algo.advantages import Rewards, credit_chunks
+from ale_jax.algo.advantages import credit_chunks
 from ale_jax.data.replay import Group
-from ale_jax.data.rewards import tabulate_rewards
+from ale_jax.learn.credit import tabulate_rewards
 from ale_jax.records import Status
 from tests.data.make_trajectories import make_trajectory, make_turn
 
@@ -39,6 +40,6 @@ def random_groups(seed, groups=3, members=6, length=5, words="ab", outcomes=(0.0
 
 def credit(groups, hp, gamma=1.0, max_chunks=6):
     """The advantages [N, C]."""
-    table = tabulate_rewards(groups, max_chunks, hp.anchor_depth)
-    arrays = (jnp.asarray(getattr(table, name)) for name in Rewards._fields)
-    return np.asarray(credit_chunks(Rewards(*arrays), len(groups), gamma, hp).advantage_NC)
+    rewards = tabulate_rewards(groups, max_chunks, hp.anchor_depth).rewards
+    arrays = jax.tree.map(jnp.asarray, rewards)
+    return np.asarray(credit_chunks(arrays, len(groups), gamma, hp).advantage_NC)

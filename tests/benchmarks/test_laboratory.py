@@ -16,8 +16,8 @@ from ale_jax.configs.algorithms import PRESETS
 from ale_jax.data.packing import Shape
 from ale_jax.data.replay import Group
 from ale_jax.files import read_json
-from ale_jax.learn.credit import assemble, make_loss, scale_advantages
-from ale_jax.learn.critic_credit import credit_by_critics
+from ale_jax.learn.learner import assemble, make_loss
+from ale_jax.learn.token_credit import credit_by_critics, scale_advantages
 from benchmarks.laboratory import golden, picture
 from benchmarks.laboratory.comparison import paired
 from benchmarks.laboratory.credit import advantages, arm, lay_out, token_values
@@ -106,25 +106,15 @@ def critics_values(batch, value_QMD2, setting: Setting) -> np.ndarray:
     return value_QBT
 
 
-class TableCritics:
-    def __init__(self, found, value_QMD2, setting):
-        self.hp, self.gamma = found, found.algo.gamma
-        self._value_QMD2, self._setting = value_QMD2, setting
-
-    def values(self, batches):
-        return [critics_values(batch, self._value_QMD2, self._setting) for batch in batches]
-
-
 def trainer_gradient(found, groups, setting: Setting, value_QMD2):
     """The gradient of the trainer's loss of the same episodes, with respect to all logits."""
     algo, shape = found.algo, Shape(ROWS, ROW_TOKENS, CHUNKS_PER_ROW)
     step = assemble(groups, algo, shape)
     batches = step.batches
     if found.count:
-        critics = TableCritics(found, value_QMD2, setting)
+        values = [critics_values(batch, value_QMD2, setting) for batch in batches]
         scale = functools.partial(scale_advantages, tag_G=step.table.tag_G, hp=algo.advantage)
-        kind = algo.advantage.steps_are_chunks, algo.advantage.blends
-        batches, figures = credit_by_critics(critics, batches, scale, *kind)
+        batches, figures = credit_by_critics(batches, values, found, algo, scale)
         assert not algo.advantage.blends or 0.0 < figures["critic_explained_at_end"] < FULL_TRUST
     loss_fn = make_loss(algo, CHUNKS_PER_ROW)
 

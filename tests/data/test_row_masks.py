@@ -5,9 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from ale_jax.algo.advantages import Credit
 from ale_jax.data.packing import Sample, Shape, pack, pack_all
 from ale_jax.data.replay import Group
-from ale_jax.data.rewards import credited_samples, tabulate_rewards
+from ale_jax.learn.credit import credited_samples, tabulate_rewards
 from ale_jax.records import FORCED, FREE, MAX_MASKS, SideBranch
 from tests.data.make_trajectories import make_trajectory, make_turn
 
@@ -52,8 +53,7 @@ def test_a_batch_without_schemas_has_no_masks():
 
 
 def test_a_full_table_of_masks_closes_a_row(monkeypatch):
-    for module in ("row_masks", "packing"):
-        monkeypatch.setattr(f"ale_jax.data.{module}.MAX_MASKS", 3)
+    monkeypatch.setattr("ale_jax.data.packing.MAX_MASKS", 3)
     both, same, other = (
         held(MASKS, ([1] * length, [2, 3], numbers))
         for length, numbers in ((4, [0, 1]), (3, [1, 0]), (2, [2, 3]))
@@ -78,6 +78,6 @@ def test_side_branches_have_the_masks_of_their_episode():
     made = dataclasses.replace(made, side_branches=(SideBranch(turns[1:]),), mask_Iw=MASKS)
     table = tabulate_rewards([Group(0, (made,))], max_chunks=4)
     ones = np.ones((1, 4), np.float32)
-    batch, _ = pack(credited_samples(table, ones, ones), Shape(1, 4, 2))
+    batch, _ = pack(credited_samples(table, Credit(ones, ones)), Shape(1, 4, 2))
     np.testing.assert_array_equal(batch.mask_id_BT, [[FREE, 0, FREE, 1]])
     np.testing.assert_array_equal(batch.mask_BIw[0, :2], MASKS[4:])

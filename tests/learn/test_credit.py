@@ -1,161 +1,148 @@
-"""A step's batches: who teaches, who only counts."""
-
 import dataclasses
 
-import jax
 import numpy as np
+import pytest
 
-from ale_jax.algo.algorithm import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
-from ale_jax.algo.baselines import scale_token_advantages
-from ale_jax.data.packing import Sample, Shape
+from ale_jax.algo.advantages import Credit
+from ale_jax.data.packing import Shape, pack_all
 from ale_jax.data.replay import Group
-from ale_jax.learn import credit
-from ale_jax.learn.credit import assemble, scale_advantages
-from ale_jax.records import Status
+from ale_jax.learn.credit import credited_samples, tabulate_rewards
+from ale_jax.records import SideBranch, Status
 from tests.data.make_trajectories import make_trajectory, make_turn
 
-SHAPE = Shape(microbatch_rows=2, pack_length=16, chunks_per_pack=4)
-IPA = AlgoConfig(
-    "ipa",
-    0.5,
-    "sampler",
-    AdvantageHypers("chunk_return", "group", "none"),
-    LossHypers("topr", "chunk", ratio_cap=1.0),
-    MismatchHypers(),
-)
+
+def turns(*rewards):
+    return [make_turn([1], [2], reward=r) for r in rewards]
 
 
-def _member(group, member, reward, status=Status.FINISHED):
-    turns = [make_turn([1, 2], [3, 4]), make_turn([5], [6, 7, 8], reward=reward or 0.0)]
-    return make_trajectory(group, member, turns, status=status, reward=reward)
+GROUPS = [
+    Group(
+        7,
+        (
+            make_trajectory(7, 0, turns(0.0, 1.0)),
+            make_trajectory(7, 1, turns(0.5), reward=0.5),
+        ),
+    ),
+    Group(
+        9,
+        (
+            make_trajectory(9, 0, turns(0.0), status=Status.SANDBOX_LOST, reward=None),
+            make_trajectory(9, 1, (), status=Status.TOKEN_LIMIT, reward=0.0),
+        ),
+    ),
+]
 
 
-MIXED = Group(0, (_member(0, 0, 1.0), _member(0, 1, 0.0)))
-EQUAL = Group(1, (_member(1, 0, 1.0), _member(1, 1, 1.0)))
-ONE_LOST = Group(2, (_member(2, 0, 1.0), _member(2, 1, None, Status.SANDBOX_LOST)))
+def test_one_row_per_member_whatever_its_fate():
+    rewards = tabulate_rewards(GROUPS, max_chunks=3).rewards
+    np.testing.assert_array_equal(rewards.reward_NC, [[0, 1, 0], [0.5, 0, 0], [0, 0, 0], [0, 0, 0]])
+    np.testing.assert_array_equal(rewards.outcome_N, [1, 0.5, 0, 0])
+    np.testing.assert_array_equal(rewards.num_chunks_N, [2, 1, 1, 0])
+    np.testing.assert_array_equal(rewards.group_N, [0, 0, 1, 1])
+    np.testing.assert_array_equal(rewards.valid_N, [True, True, False, True])
+    np.testing.assert_array_equal(rewards.tokens_NC, [[1, 1, 0], [1, 0, 0], [1, 0, 0], [0, 0, 0]])
 
 
-def _written(step):
-    return sum(int((b.chunk_BT >= 0).sum()) for b in step.batches)
+def test_credit_goes_back_to_the_valid_trajectories():
+    table = tabulate_rewards(GROUPS, max_chunks=3)
+    advantage_NC = np.arange(12, dtype=np.float32).reshape(4, 3)
+    samples = credited_samples(table, Credit(advantage_NC, -advantage_NC))
+    assert [s.advantage_C.tolist() for s in samples] == [[0, 1], [3], []]
+    assert [s.reward_C.tolist() for s in samples] == [[0, -1], [-3], []]
+    assert [(s.group, s.member) for s in samples] == [(0, 0), (0, 1), (1, 1)]
 
 
-def test_groups_of_equals_are_counted_and_not_computed():
-    step = assemble([MIXED, EQUAL], IPA, SHAPE)
-    assert step.loss_denominator == 4 * 5  # policy tokens of all four
-    np.testing.assert_allclose(step.samples[0].advantage_C, [0.25, 0.5])  # gamma (R - 1/2), R - 1/2
-    np.testing.assert_allclose(step.samples[1].advantage_C, [-0.25, -0.5])
-    assert _written(step) == 2 * 5
-
-
-def test_groups_of_equals_are_computed_where_the_loss_has_other_terms():
-    for loss in (
-        LossHypers("vanilla", kl_weight=0.1, kl_estimator="k2"),
-        LossHypers("vanilla", entropy_weight=0.1),
-        LossHypers("kimi", tau=0.1),
-        LossHypers("vanilla", observation_weight=0.1),
-    ):
-        step = assemble([MIXED, EQUAL], dataclasses.replace(IPA, loss=loss), SHAPE)
-        assert (_written(step), len(step.samples)) == (4 * 5, 4)
-
-
-def test_what_the_system_lost_neither_teaches_nor_counts():
-    step = assemble([ONE_LOST, MIXED], IPA, SHAPE)
-    assert len(step.samples) == 2  # the survivor of the first group is equal to its baseline
-    assert step.loss_denominator == 3 * 5
-
-
-def test_grpo_gives_all_chunks_of_a_trajectory_the_same():
-    grpo = dataclasses.replace(
-        IPA,
-        gamma=1.0,
-        advantage=AdvantageHypers("outcome", "group", "group"),
-        loss=LossHypers("vanilla", aggregation="constant", constant_tokens=7),
+def test_a_side_branch_gets_the_credit_of_the_chunks_as_far_from_the_end():
+    first, second, third = turns(0.0, 0.0, 1.0)
+    on_the_side = make_turn([30], [31], reward=1.0)
+    experts, others = (np.full((n, 1, 1), n, np.int16) for n in (6, 4))
+    member = dataclasses.replace(
+        make_trajectory(7, 2, (first, second, third)),
+        expert_TLK=experts,
+        side_branches=(SideBranch((first, on_the_side), num_prefix_turns=1, expert_TLK=others),),
     )
-    step = assemble([MIXED], grpo, SHAPE)
-    np.testing.assert_allclose([s.advantage_C for s in step.samples], [[1, 1], [-1, -1]], rtol=1e-4)
-    assert step.loss_denominator == 2 * 7
+    assert member.sampled_turns == (first, second, third, on_the_side)
+    table = tabulate_rewards([Group(7, (member,))], max_chunks=4)
+    np.testing.assert_array_equal(table.rewards.tokens_NC, [[1, 1, 2, 0]])
+    advantage_NC = np.array([[1, 2, 3, 99]], np.float32)
+    reward_NC = np.array([[0, 0, 0.5, 99]], np.float32)  # as if a failure's cost had been added
+    longest, side = credited_samples(table, Credit(advantage_NC, reward_NC))
+    assert longest.advantage_C.tolist() == [1, 2, 3]
+    assert side.advantage_C.tolist() == [3] and side.reward_C.tolist() == [0.5]
+    assert (side.group, side.member, side.num_prefix_turns) == (0, 2, 1)
+    assert longest.expert_TLK is experts and side.expert_TLK is others
+    (batch,) = pack_all([longest, side], Shape(1, 64, 4))
+    ids = [int(i) for turn in member.sampled_turns for i in turn.action_ids]
+    assert sorted(batch.tokens_BT[batch.chunk_BT >= 0]) == sorted(ids)
 
 
-def test_a_balanced_group_counts_the_tokens_of_its_chunks():
-    """The same chunks in both members: the negative side weighs what the positive does. With a
-    longer reply in the failure it would weigh more."""
-    advantage = dataclasses.replace(IPA.advantage, balance="group")
-    plain, balanced = (
-        assemble([MIXED], algo, SHAPE)
-        for algo in (IPA, dataclasses.replace(IPA, advantage=advantage))
+def test_text_turns_earn_nothing():
+    member = make_trajectory(7, 0, turns(5.0, 0.0, 1.0))
+    member = dataclasses.replace(member, num_prefix_turns=1)
+    rewards = tabulate_rewards([Group(7, (member,))], max_chunks=2).rewards
+    np.testing.assert_array_equal(rewards.reward_NC, [[0, 1]])
+    np.testing.assert_array_equal(rewards.num_chunks_N, [2])
+    np.testing.assert_array_equal(rewards.tokens_NC, [[1, 1]])
+
+
+def saw(member, *observations, group=0, family="fake", num_prefix_turns=0):
+    """A trajectory that was shown these, in answer to words of its own."""
+    made = [
+        dataclasses.replace(make_turn([1], [2]), prompt_text=text, action_text=f"{member}")
+        for text in observations
+    ]
+    trajectory = make_trajectory(group, member, made)
+    key = trajectory.episode.key
+    key = dataclasses.replace(key, task=dataclasses.replace(key.task, family=family))
+    episode = dataclasses.replace(trajectory.episode, key=key)
+    return dataclasses.replace(trajectory, episode=episode, num_prefix_turns=num_prefix_turns)
+
+
+def test_an_anchor_is_a_group_and_all_that_it_saw():
+    first = Group(0, (saw(0, "task", "a", "end"), saw(1, "task", "b", "end"), saw(2, "task", "a")))
+    second = Group(1, (saw(0, "task", group=1), saw(1, "task", group=1)))
+    rewards = tabulate_rewards([first, second], max_chunks=3).rewards
+    # "end" after "a" is not "end" after "b"; the second group's task is another.
+    np.testing.assert_array_equal(
+        rewards.anchor_NC, [[0, 0, 0], [0, 1, 1], [0, 0, 0], [3, 0, 0], [3, 0, 0]]
     )
-    for a, b in zip(plain.samples, balanced.samples, strict=True):
-        np.testing.assert_array_equal(a.advantage_C, b.advantage_C)
-    wordy = make_trajectory(0, 1, [make_turn([1, 2], [3, 4]), make_turn([5], [6] * 9)], reward=0.0)
-    step = assemble(
-        [Group(0, (MIXED.members[0], wordy))], dataclasses.replace(IPA, advantage=advantage), SHAPE
+
+
+def test_a_state_of_few_observations_may_come_at_any_time():
+    group = Group(0, (saw(0, "task", "x", "y"), saw(1, "task", "y", "y"), saw(2, "x", "y")))
+    groups = [group, Group(1, (saw(0, "task", group=1),))]
+    rewards = tabulate_rewards(groups, 3, anchor_depth=2).rewards
+    of_one = [[0, 1, 2], [0, 2, 2], [1, 2, 8], [9, 10, 11]]
+    np.testing.assert_array_equal(rewards.anchor_NCH[:, :, 0], of_one)
+    # "x" and "y" follow each other in members 0 and 2; the first chunk of each is in no such state.
+    of_two = [[0, 1, 2], [3, 4, 5], [6, 2, 8], [9, 10, 11]]
+    np.testing.assert_array_equal(rewards.anchor_NCH[:, :, 1], of_two)
+    assert tabulate_rewards([group], 3).rewards.anchor_NCH.shape == (3, 3, 0)
+
+
+def test_a_prefix_is_part_of_the_last_observations():
+    group = Group(0, (saw(0, "a", "x", num_prefix_turns=1), saw(1, "b", "x", num_prefix_turns=1)))
+    anchor_NCH = tabulate_rewards([group], 1, anchor_depth=2).rewards.anchor_NCH
+    np.testing.assert_array_equal(anchor_NCH, [[[0, 0]], [[0, 1]]])
+
+
+def test_anchors_are_of_sampled_chunks():
+    group = Group(
+        0, (saw(0, "task", "a", num_prefix_turns=1), saw(1, "task", "a", num_prefix_turns=1))
     )
-    up, down = (sum(s.advantage_C * [len(t.action_ids) for t in s.turns]) for s in step.samples)
-    np.testing.assert_allclose([up, down], [2.0, -2.0], rtol=1e-6)  # 1/4 * 2 + 1/2 * 3
+    np.testing.assert_array_equal(tabulate_rewards([group], 1).rewards.anchor_NC, [[0], [0]])
 
 
-def test_a_step_in_which_nothing_teaches_has_no_batch():
-    step = assemble([EQUAL], IPA, SHAPE)
-    assert (step.batches, step.samples) == ([], [])
+def test_tags_number_the_families_as_they_come():
+    groups = [
+        Group(i, (saw(0, "task", group=i, family=f),))
+        for i, f in enumerate(("sort", "log", "sort"))
+    ]
+    table = tabulate_rewards(groups, max_chunks=1)
+    np.testing.assert_array_equal(table.rewards.tag_N, [0, 1, 0])
+    np.testing.assert_array_equal(table.tag_G, [0, 1, 0])
 
 
-def test_credit_of_tokens_is_on_the_batches_over_the_whole_step():
-    advantage = AdvantageHypers("token_return", "none", "none", failure_reward=-1.0)
-    algo = dataclasses.replace(IPA, advantage=advantage, loss=LossHypers("vanilla"))
-    step = assemble([MIXED, EQUAL], algo, Shape(1, 16, 4))
-    assert len(step.batches) == 2  # of two trajectories each
-    # Five tokens of which the last is rewarded, discounted by one half each.
-    won, lost = 0.5 ** np.arange(4, -1, -1), -(0.5 ** np.arange(4, -1, -1))
-    found = [b.advantage_BT[b.chunk_BT >= 0] for b in step.batches]
-    np.testing.assert_allclose(found, [[*won, *lost], [*won, *won]])
-
-    of_batch = AdvantageHypers("token_return", "batch", "none", failure_reward=-1.0)
-    step = assemble([MIXED, EQUAL], dataclasses.replace(algo, advantage=of_batch), Shape(1, 16, 4))
-    mean = np.mean([*won, *lost, *won, *won])
-    again = [b.advantage_BT[b.chunk_BT >= 0] for b in step.batches]
-    np.testing.assert_allclose(again, np.array(found) - mean, atol=1e-6)
-    assert all(not b.advantage_BT[b.chunk_BT < 0].any() for b in step.batches)
-
-    of_group = AdvantageHypers("gae", "group", "none")  # whoever wrote them
-    again = scale_advantages(step.batches, step.table.tag_G, of_group)
-    for batch in again:
-        for group in np.unique(batch.group_BT[batch.chunk_BT >= 0]):
-            mine = (batch.group_BT == group) & (batch.chunk_BT >= 0)
-            np.testing.assert_allclose(batch.advantage_BT[mine].mean(), 0.0, atol=1e-6)
-    assert scale_advantages([], step.table.tag_G, of_group) == []
-
-
-def test_steps_of_other_sizes_are_normalised_by_one_program_and_alike(monkeypatch):
-    traces = []
-
-    def traced(*args):
-        traces.append(args)
-        return scale_token_advantages(*args)
-
-    advantage = AdvantageHypers("token_return", "none", "none")
-    algo = dataclasses.replace(IPA, advantage=advantage, loss=LossHypers("vanilla"))
-    groups = [MIXED, *(dataclasses.replace(EQUAL, index=number) for number in (1, 2, 3))]
-    step = assemble(groups, algo, Shape(1, 8, 2))
-    hp, tag_G = AdvantageHypers("token_return", "batch", "batch"), step.table.tag_G
-    jitted = jax.jit(traced, static_argnums=4)
-    monkeypatch.setattr(credit, "_scale_token_advantages", jitted)
-    for count in (5, 6, 7):
-        batches = step.batches[:count]
-        own_t = np.concatenate([b.advantage_BT[b.chunk_BT >= 0] for b in batches])
-        found = scale_advantages(batches, tag_G, hp)
-        found_t = np.concatenate([b.advantage_BT[b.chunk_BT >= 0] for b in found])
-        np.testing.assert_allclose(found_t, (own_t - own_t.mean()) / own_t.std(), atol=1e-4)
-    assert len(traces) == 1
-
-
-def test_what_is_imitated_is_learned_beside_the_rest_and_counted_nowhere():
-    turns = tuple(_member(0, 0, 1.0).turns)
-    weights = np.array([0.25, 0.5], np.float32)
-    imitated = Sample(turns, np.zeros(0, np.float32), num_prefix_turns=2, imitate_P=weights)
-    without, step = assemble([MIXED], IPA, SHAPE), assemble([MIXED], IPA, SHAPE, [imitated])
-    assert step.loss_denominator == without.loss_denominator == 2 * 5
-    assert _written(step) == _written(without)
-    weight = np.concatenate([b.imitate_BT[b.imitate_BT != 0] for b in step.batches])
-    np.testing.assert_array_equal(np.sort(weight), [0.25, 0.25, 0.5, 0.5, 0.5])
-    (alone,) = assemble([EQUAL], IPA, SHAPE, [imitated]).batches  # all that there is to learn
-    assert (alone.chunk_BT == -1).all() and (alone.imitate_BT != 0).sum() == 5
+def test_too_many_chunks_are_refused_with_the_remedy():
+    with pytest.raises(ValueError, match="2 chunks but chunks_per_pack is 1: raise it"):
+        tabulate_rewards(GROUPS, max_chunks=1)

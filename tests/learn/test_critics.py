@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
+from ale_jax.algo.algorithm import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
 from ale_jax.learn import critics as critics_module
 from ale_jax.learn.checkpoint import Checkpoints
-from ale_jax.learn.critic_batches import returns, value_batches
-from ale_jax.learn.critic_credit import credit_by_critics, learn_values
-from ale_jax.learn.critics import Critics, CriticsHypers
+from ale_jax.learn.critics import Critics, CriticsHypers, learn_values, value_batches
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec
+from ale_jax.learn.token_credit import credit_by_critics, returns
 from ale_jax.model.compute import FLOAT32
 from ale_jax.model.lora import LoraShape, merged, new_adapters
 from ale_jax.model.moe import balancing_loss, router_sums
@@ -47,6 +47,23 @@ OWN_SHAPE = dict.fromkeys(critics_module.SIZES, 0)
 GAMMA = 0.9
 
 
+def gae(estimator="gae", mean="none", std="none"):
+    """An algorithm whose credit comes from critics."""
+    advantage = AdvantageHypers(estimator, mean, std)
+    return AlgoConfig("", GAMMA, "sampler", advantage, LossHypers("vanilla"), MismatchHypers())
+
+
+TOKENS = gae()
+
+
+def credited_by(critics, batches, algo=TOKENS, scale=list):
+    return credit_by_critics(batches, critics.values(batches), critics.hp, algo, scale)
+
+
+def learn(critics, batches, algo=TOKENS):
+    return learn_values(batches, critics.hp, algo, critics.update)
+
+
 def _mesh(**sizes):
     axes = dataclasses.asdict(MeshShape(data=1)) | sizes
     devices = jax.devices()[: math.prod(axes.values())]
@@ -58,7 +75,7 @@ def _mesh(**sizes):
 def _made(hp, mesh):
     params = init_params(jax.random.key(7), POLICY)
     model = ModelSpec(POLICY, mesh, balance_weight=1e-2)
-    return Critics.make(hp, model, params, GAMMA, jax.random.key(0))
+    return Critics.make(hp, model, params, jax.random.key(0))
 
 
 def _critics(hp=MINI, mesh=None):
@@ -85,10 +102,6 @@ def _saying(critics, values):
     """`critics`, of values that a test knows."""
     critics.values = lambda batches: values
     return critics
-
-
-def _seven_more(batches):
-    return [dataclasses.replace(b, advantage_BT=b.advantage_BT + 7) for b in batches]
 
 
 def _written(arrays, batches):
@@ -126,80 +139,16 @@ def test_all_critics_and_batches_share_one_program(monkeypatch):
     assert len(traced) == 1
 
 
-def test_new_critics_leave_the_discounted_return_and_mask_nothing():
-    batches = rewarded_batches()
-    hp = dataclasses.replace(MINI, mask_share=0.2, entropy_share=0.2)
-    credited, figures = credit_by_critics(_critics(hp), batches)
-    for before, after in zip(batches, credited, strict=True):
-        for b, s in np.argwhere(before.reward_BT > 0):
-            segment = before.segment_BT[b] == before.segment_BT[b, s]
-            written = np.flatnonzero(segment & (before.chunk_BT[b] >= 0))
-            expected = GAMMA ** np.arange(len(written))[::-1]
-            np.testing.assert_allclose(after.advantage_BT[b, written], expected, rtol=1e-5)
-        assert (after.entropy_BT == 1).all()
-        assert not after.advantage_BT[before.chunk_BT < 0].any()
-    assert figures["advantage_masked"] == 0 and figures["critic_spread"] == 0
-    assert figures["critic_explained_variance"] == 0
-
-
-def test_masks_are_of_the_whole_step():
-    batches = rewarded_batches(groups=8)
-    count = sum((b.chunk_BT >= 0).sum() for b in batches)
-    # The spread is the token's number: the first batch's are the lowest.
-    numbers, start = [], 0
-    for batch in batches:
-        number_BT = np.zeros(batch.chunk_BT.shape, np.float32)
-        written = batch.chunk_BT >= 0
-        number_BT[written] = np.arange(start, start + written.sum())
-        numbers.append(number_BT)
-        start += written.sum()
-    values = [np.stack([-number_BT, number_BT]) for number_BT in numbers]  # mean 0
-    hp = dataclasses.replace(MINI, mask_share=0.25, entropy_share=0.1)
-    critics = _saying(_critics(hp), values)
-    credited, figures = credit_by_critics(critics, batches)
-    plain, _ = credit_by_critics(_saying(_critics(), values), batches)
-    number_t = _written(numbers, batches)
-    teaches_t = number_t >= math.floor(0.25 * count)
-    explores_t = number_t < count - math.floor(0.1 * count)
-    plain_t = _written([b.advantage_BT for b in plain], batches)
-    found_t = _written([b.advantage_BT for b in credited], batches)
-    np.testing.assert_array_equal(found_t, np.where(teaches_t, plain_t, 0.0))
-    entropy_t = _written([b.entropy_BT for b in credited], batches)
-    np.testing.assert_array_equal(entropy_t, explores_t)
-    assert figures["advantage_masked"] == pytest.approx(math.floor(0.25 * count) / count)
-    assert figures["entropy_masked"] == pytest.approx(math.floor(0.1 * count) / count)
-    # What is normalised is masked afterwards, and a weight that was there stays.
-    halves = np.full(batches[0].chunk_BT.shape, 0.5, np.float32)
-    weighed = [dataclasses.replace(b, entropy_BT=halves) for b in batches]
-    moved, _ = credit_by_critics(critics, weighed, _seven_more)
-    moved_t = _written([b.advantage_BT for b in moved], batches)
-    np.testing.assert_allclose(moved_t, np.where(teaches_t, plain_t + 7.0, 0.0))
-    np.testing.assert_array_equal(_written([b.entropy_BT for b in moved], batches), explores_t / 2)
-
-
-def test_gae_is_given_the_mean_value():
-    batches = rewarded_batches()
-    draw = np.random.default_rng(0)
-    values = [draw.normal(size=(2, *b.chunk_BT.shape)).astype(np.float32) for b in batches]
-    found, _ = credit_by_critics(_saying(_critics(), values), batches)
-    one = dataclasses.replace(MINI, count=1)
-    alone = [value_QBT.mean(axis=0, keepdims=True) for value_QBT in values]
-    expected, _ = credit_by_critics(_saying(_critics(one), alone), batches)
-    for both, single in zip(found, expected, strict=True):
-        assert np.abs(single.advantage_BT).max() > 0.1 and single.entropy_BT is None
-        np.testing.assert_allclose(both.advantage_BT, single.advantage_BT, atol=1e-5)
-
-
 @pytest.mark.parametrize("optimizer", [HYPERS, MUON], ids=lambda hp: hp.name)
 def test_the_error_falls(optimizer):
     critics = _critics(dataclasses.replace(MINI, optimizer=optimizer))
     batches = rewarded_batches()
-    losses = [learn_values(critics, batches)["critic_loss"] for _ in range(30)]
+    losses = [learn(critics, batches)["critic_loss"] for _ in range(30)]
     # Of values of 0 the error is the mean square of the returns.
     squares_t = _written(returns(batches, GAMMA), batches) ** 2
     assert losses[0] == pytest.approx(squares_t.mean(), rel=1e-5)
     assert losses[-1] < 0.5 * losses[0]
-    assert credit_by_critics(critics, batches)[1]["critic_explained_variance"] > 0.5
+    assert credited_by(critics, batches)[1]["critic_explained_variance"] > 0.5
 
 
 def test_a_critic_learns_from_its_own_members_alone():
@@ -212,8 +161,8 @@ def test_a_critic_learns_from_its_own_members_alone():
         for b in batches
     ]
     one, other = _critics(), _critics()
-    learn_values(one, batches)
-    learn_values(other, changed)
+    learn(one, batches)
+    learn(other, changed)
     heads = [[np.asarray(s.params[HEAD]) for s in critics.state] for critics in (one, other)]
     np.testing.assert_array_equal(heads[0][0], heads[1][0])
     assert (heads[0][1] != heads[1][1]).any()
@@ -225,13 +174,13 @@ def test_epochs_and_minibatches_divide_the_batches_of_a_step():
     assert len(own) == 3
     hp = dataclasses.replace(MINI, count=1, epochs=2, minibatches=2)
     divided, by_hand = _critics(hp), _critics(hp)
-    found, sums = learn_values(divided, batches)["critic_loss"], []
+    found, sums = learn(divided, batches)["critic_loss"], []
     for some in [[own[0], own[2]], [own[1]]] * 2:
         sums.append(by_hand.update(some, 0, sum(int(b.own_BT.sum()) for b in some)))
     assert found == pytest.approx(sum(s["squares"] for s in sums) / sum(s["tokens"] for s in sums))
     jax.tree.map(np.testing.assert_array_equal, divided.state[0].params, by_hand.state[0].params)
     assert int(divided.state[0].step) == 4
-    learn_values(divided, rewarded_batches())  # one batch, which cannot be divided
+    learn(divided, rewarded_batches())  # one batch, which cannot be divided
     assert int(divided.state[0].step) == 6
 
 
@@ -241,16 +190,16 @@ def test_the_policy_waits_for_all_updates_of_the_critics_first_steps():
     waits = []
     for _ in range(3):
         waits.append(critics.warming_up)
-        learn_values(critics, batches)
+        learn(critics, batches)
     assert waits == [True, True, False]
 
 
 def test_a_critic_without_responses_waits():
     critics = _critics(dataclasses.replace(MINI, warmup_steps=1))
-    learn_values(critics, rewarded_batches(members=1))  # member 0 of each group
+    learn(critics, rewarded_batches(members=1))  # member 0 of each group
     assert [int(state.step) for state in critics.state] == [1, 0]
     assert not critics.warming_up, "and the policy does not wait for it"
-    assert learn_values(critics, []) == {} and credit_by_critics(critics, []) == ([], {})
+    assert learn(critics, []) == {} and credited_by(critics, []) == ([], {})
 
 
 def test_microbatches_change_nothing_but_rounding():
@@ -269,14 +218,14 @@ def test_microbatches_change_nothing_but_rounding():
     ]
     one, two = _with_heads(_critics()), _with_heads(_critics())
     np.testing.assert_allclose(
-        learn_values(one, [whole])["critic_loss"],
-        learn_values(two, halves)["critic_loss"],
+        learn(one, [whole])["critic_loss"],
+        learn(two, halves)["critic_loss"],
         rtol=1e-5,
     )
     a, b = (jax.device_get([s.params for s in critics.state]) for critics in (one, two))
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-4), a, b)
-    together = credit_by_critics(one, [whole])[1]
-    apart = credit_by_critics(two, halves)[1]
+    together = credited_by(one, [whole])[1]
+    apart = credited_by(two, halves)[1]
     assert together == pytest.approx(apart, rel=1e-3)
 
 
@@ -294,7 +243,7 @@ def test_a_mesh_trains_critics_as_one_device(sizes, axes):
 
     def outcome(mesh):
         critics = _critics(hp, mesh)
-        losses = [learn_values(critics, batches)["critic_loss"] for _ in range(2)]
+        losses = [learn(critics, batches)["critic_loss"] for _ in range(2)]
         return losses, [_written([v], [b]) for v, b in zip(critics.values(batches)[0], batches * 2)]
 
     expected, found = outcome(_mesh()), outcome(_mesh(**axes))
@@ -309,14 +258,14 @@ def test_critics_of_the_policys_shape_start_as_the_policy():
     assert "router_DE" in state.params["layers"][0] and not state.params[HEAD].any()
     for name in ("embed_VD", "final_norm_D", "layers"):
         jax.tree.map(np.testing.assert_array_equal, state.params[name], params[name])
-    assert learn_values(critics, rewarded_batches())["critic_loss"] > 0
+    assert learn(critics, rewarded_batches())["critic_loss"] > 0
 
 
 def test_critics_of_the_policys_shape_start_with_its_adapters_merged():
     adapters = new_adapters(jax.random.key(1), POLICY, LoraShape(2, 4.0, ("q",)))
     params = init_params(jax.random.key(7), POLICY) | jax.tree.map(jnp.ones_like, adapters)
     hp = dataclasses.replace(MINI, count=1, **OWN_SHAPE)
-    made = Critics.make(hp, ModelSpec(POLICY, _mesh()), params, GAMMA, jax.random.key(0))
+    made = Critics.make(hp, ModelSpec(POLICY, _mesh()), params, jax.random.key(0))
     found, expected = made.state[0].params["layers"], merged(params)["layers"]
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
@@ -350,7 +299,7 @@ def test_the_policy_waits_for_the_warm_up():
     waits = []
     for _ in range(3):
         waits.append(critics.warming_up)
-        learn_values(critics, rewarded_batches())
+        learn(critics, rewarded_batches())
     assert waits == [True, True, False]
 
 
@@ -358,16 +307,16 @@ def test_a_run_that_goes_on_has_the_same_critics(tmp_path):
     mesh = _mesh()
     policy = init_state(jax.random.key(0), POLICY, make_optimizer(HYPERS, POLICY), mesh)
     critics, batches = _critics(mesh=mesh), rewarded_batches()
-    learn_values(critics, batches)
+    learn(critics, batches)
     with Checkpoints(tmp_path, 1, lambda *_, **__: None) as checkpoints:
         checkpoints.save(1, {"policy": policy, "critics": critics.state}, {})
-        learn_values(critics, batches)
+        learn(critics, batches)
         fresh = _critics(mesh=mesh)
         target = {"policy": policy, "critics": fresh.state}
         checkpoints.wait()
         _, restored, _ = checkpoints.restore_latest(target)
     fresh.state = restored["critics"]
-    learn_values(fresh, batches)
+    learn(fresh, batches)
     left, right = ([jax.device_get(s) for s in c.state] for c in (critics, fresh))
     jax.tree.map(np.testing.assert_array_equal, left, right)
 

@@ -12,13 +12,18 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ale_jax.data.packing import Shape, pack_all
 from ale_jax.errors import RunFailed
-from ale_jax.learn.critic_credit import CRITIC_SKIPPED, CRITICS_WITHOUT_UPDATE, learn_values
-from ale_jax.learn.critics import CriticsHypers
+from ale_jax.learn.critics import (
+    CRITIC_SKIPPED,
+    CRITICS_WITHOUT_UPDATE,
+    CriticsHypers,
+    learn_values,
+)
 from ale_jax.learn.finite import BROKEN, SKIPPED, SkippedUpdates
 from ale_jax.learn.state import begin, init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec, UpdateStep, make_train_step
 from ale_jax.model.sharding import MeshShape, make_mesh
 from tests.learn.rewarded import rewarded_batches
+from tests.learn.test_critics import gae
 from tests.learn.test_step import HYPERS, sample_transcripts, transcript_loss
 from tests.model.shapes import DENSE
 from tests.rows import each_row
@@ -117,6 +122,6 @@ def test_a_critic_is_without_update_if_all_of_its_updates_of_a_step_were_skipped
     def update(some, number, tokens):
         return {"tokens": tokens, "squares": 0.0, "grad_norm": 0.0, SKIPPED: next(skipped[number])}
 
-    critics = SimpleNamespace(hp=CriticsHypers(count=2, epochs=2), gamma=1.0, update=update)
-    figures = learn_values(critics, rewarded_batches())
+    hp = CriticsHypers(count=2, epochs=2)
+    figures = learn_values(rewarded_batches(), hp, gae(), update)
     assert (figures[CRITIC_SKIPPED], figures[CRITICS_WITHOUT_UPDATE]) == (3, 1)

@@ -12,10 +12,10 @@ from ale_jax.data.packing import Sample, Shape, pack
 from ale_jax.learn.old_policies import (
     REFERENCE,
     WeightHistory,
+    fill_old_logp,
     generating_logp,
     load_reference,
     make_logp,
-    make_stage,
     save_reference,
 )
 from ale_jax.learn.state import with_new_adapters
@@ -95,7 +95,7 @@ def test_only_what_is_read_is_computed(batch, logp):
 
     def fill(algo):
         asked.clear()
-        (filled,) = make_stage(algo, counting)(6, [batch])
+        (filled,) = fill_old_logp([batch], algo, 6, counting)
         return filled
 
     every = fill(ALGO)

@@ -10,7 +10,7 @@ from jax.sharding import AxisType
 from ale_jax.algo.algorithm import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
 from ale_jax.algo.losses import count_loss_denominator
 from ale_jax.data.packing import Sample, Shape, pack_all
-from ale_jax.learn.credit import make_loss
+from ale_jax.learn.learner import make_loss
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec, make_train_step
 from ale_jax.model.sharding import MeshShape, make_mesh

@@ -5,16 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ale_jax.algo.algorithm import AdvantageHypers
 from ale_jax.data.packing import pack_all
-from ale_jax.learn.credit import scale_advantages
-from ale_jax.learn.critic_batches import returns, time_steps, value_batches
-from ale_jax.learn.critic_credit import credit_by_critics, learn_values
+from ale_jax.learn.critics import value_batches
+from ale_jax.learn.token_credit import returns, scale_advantages, time_steps
 from tests.learn.rewarded import SHAPE, rewarded_batches, rewarded_samples
-from tests.learn.test_critics import GAMMA, MINI, _critics, _saying
+from tests.learn.test_critics import GAMMA, MINI, _critics, _saying, credited_by, gae, learn
 from tests.rows import each_row
 
-TURNS = AdvantageHypers("turn_gae", "batch", "batch")
+TURNS = gae("turn_gae")
 
 
 def at_starts(arrays, batches):
@@ -43,20 +41,20 @@ def test_critics_learn_at_the_first_tokens_of_chunks_alone():
     own = sum(int(v.own_BT.sum()) for values in every for v in values)
     assert own == sum(len(np.unique(row[row >= 0])) for b in batches for row in b.chunk_BT)
     critics = _critics()
-    first = learn_values(critics, batches, by_chunk=True)["critic_loss"]
+    first = learn(critics, batches, TURNS)["critic_loss"]
     # Of values of 0 the error is the mean square of the returns.
     assert first == pytest.approx((at_starts(return_BT, batches) ** 2).mean(), rel=1e-5)
     for _ in range(29):
-        last = learn_values(critics, batches, by_chunk=True)["critic_loss"]
+        last = learn(critics, batches, TURNS)["critic_loss"]
     assert last < 0.5 * first
-    assert credit_by_critics(critics, batches, by_chunk=True)[1]["critic_explained_variance"] > 0.5
+    assert credited_by(critics, batches, TURNS)[1]["critic_explained_variance"] > 0.5
 
 
 def test_all_tokens_of_a_chunk_have_its_advantage_and_its_masks():
     batches = rewarded_batches(groups=8)
     hp = dataclasses.replace(MINI, mask_share=0.25, entropy_share=0.1)
     critics = _saying(_critics(hp), drawn_values(batches))
-    credited, figures = credit_by_critics(critics, batches, by_chunk=True)
+    credited, figures = credited_by(critics, batches, TURNS)
     chunks = masked = quiet = 0
     for batch in credited:
         for row in range(len(batch.chunk_BT)):
@@ -77,10 +75,9 @@ def test_each_chunk_counts_once_in_mean_and_std():
     batches = rewarded_batches(groups=8)
     critics = _saying(_critics(), drawn_values(batches))
     tag_G = np.zeros(8, np.int32)
-    plain, _ = credit_by_critics(critics, batches, by_chunk=True)
-    scaled, _ = credit_by_critics(
-        critics, batches, lambda b: scale_advantages(b, tag_G, TURNS), by_chunk=True
-    )
+    plain, _ = credited_by(critics, batches, TURNS)
+    hp = gae("turn_gae", "batch", "batch").advantage
+    scaled, _ = credited_by(critics, batches, TURNS, lambda b: scale_advantages(b, tag_G, hp))
     plain_U = at_starts([b.advantage_BT for b in plain], batches)
     mean, std = plain_U.mean(), plain_U.std()
     for before, after in zip(plain, scaled, strict=True):
@@ -102,18 +99,16 @@ def test_a_blend_takes_its_lambda_from_what_critics_know_at_the_end(pack_length)
     guessing = [np.zeros_like(value_QBT) for value_QBT in knowing]
     half, sure = dataclasses.replace(MINI, lam=0.5), dataclasses.replace(MINI, lam=1.0)
     for values, like, explained in ((knowing, half, 1.0), (guessing, sure, 0.0)):
-        found, figures = credit_by_critics(
-            _saying(_critics(half), values), batches, by_chunk=True, blends=True
-        )
-        expected, _ = credit_by_critics(_saying(_critics(like), values), batches, by_chunk=True)
+        blends = gae("blended_turn_gae")
+        found, figures = credited_by(_saying(_critics(half), values), batches, blends)
+        expected, _ = credited_by(_saying(_critics(like), values), batches, TURNS)
         assert figures["critic_explained_at_end"] == explained
         for batch, other in zip(found, expected, strict=True):
             np.testing.assert_array_equal(batch.advantage_BT, other.advantage_BT)
             assert batch.advantage_BT.any()
     # Otherwise the test would not see which lambda it was.
     one, other = (
-        credit_by_critics(_saying(_critics(hp), knowing), batches, by_chunk=True)[0]
-        for hp in (half, sure)
+        credited_by(_saying(_critics(hp), knowing), batches, TURNS)[0] for hp in (half, sure)
     )
     assert not np.allclose(one[0].advantage_BT, other[0].advantage_BT)
 

@@ -13,7 +13,7 @@ from jax.sharding import AxisType
 from ale_jax.algo.algorithm import LOSSES, AlgoConfig, LossHypers, MismatchHypers
 from ale_jax.configs.algorithms import PRESETS
 from ale_jax.data.packing import Shape
-from ale_jax.learn.credit import assemble, make_loss
+from ale_jax.learn.learner import assemble, make_loss
 from ale_jax.learn.old_policies import make_logp
 from ale_jax.learn.rows import to_device
 from ale_jax.learn.step import ModelSpec, gradient_function
@@ -23,7 +23,7 @@ from ale_jax.model.sharding import MeshShape
 from ale_jax.monitor.trajectories import TRAJECTORIES_FILE, TrajectoryWriter, read_trajectories
 from ale_jax.system.tasks import Cursor
 from ale_jax.system.trajectory_samples import trajectory_samples
-from tests.learn.test_credit import EQUAL, IPA, MIXED
+from tests.learn.test_assemble import EQUAL, IPA, MIXED
 from tests.model.shapes import DENSE
 from tests.rows import each_row
 

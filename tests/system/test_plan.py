@@ -188,7 +188,7 @@ def test_the_critics_are_counted():
         jax.random.key(0), policy, make_optimizer(config.rl_optimizer, policy), mesh
     )
     critics = Critics.make(
-        config.critics, ModelSpec(policy, mesh), params.params, 1.0, jax.random.key(0)
+        config.critics, ModelSpec(policy, mesh), params.params, jax.random.key(0)
     )
     held = sum(x.addressable_shards[0].data.nbytes for x in jax.tree.leaves(critics.state))
     assert _needs(config)["critics: weights and moments"] == held

@@ -9,7 +9,7 @@ import pytest
 from ale_jax.data.packing import text_turn
 from ale_jax.data.replay import DroppedGroup, Group
 from ale_jax.data.staleness import Admission, Drop
-from ale_jax.learn.critic_credit import CRITIC_SKIPPED
+from ale_jax.learn.critics import CRITIC_SKIPPED
 from ale_jax.monitor.evaluations import read_evaluations, write_evaluations
 from ale_jax.monitor.events import read_events
 from ale_jax.monitor.metrics import read_metrics

@@ -10,7 +10,7 @@ import pytest
 from ale_jax.data.journal import Journal
 from ale_jax.data.staleness import Drop, StalenessGate
 from ale_jax.errors import RunFailed
-from ale_jax.learn.critic_credit import CRITIC_SKIPPED, CRITICS_WITHOUT_UPDATE
+from ale_jax.learn.critics import CRITIC_SKIPPED, CRITICS_WITHOUT_UPDATE
 from ale_jax.learn.finite import SKIPPED
 from ale_jax.system.actors.rollout_scheduler import RolloutScheduler
 from ale_jax.system.tasks import Cursor, GroupStream

@@ -8,13 +8,13 @@ import pytest
 
 from ale_jax.algo.algorithm import MismatchHypers
 from ale_jax.data.replay import Group
-from ale_jax.learn.credit import assemble
+from ale_jax.learn.learner import assemble
 from ale_jax.learn.step import TokenUpdate
 from ale_jax.records import SideBranch
 from ale_jax.system.tasks import Cursor
 from ale_jax.system.trajectory_samples import MOST_MEMBERS, trajectory_samples
 from tests.data.make_trajectories import make_trajectory, make_turn
-from tests.learn.test_credit import EQUAL, IPA, MIXED, SHAPE
+from tests.learn.test_assemble import EQUAL, IPA, MIXED, SHAPE
 
 
 def updated(made):
