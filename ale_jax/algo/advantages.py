@@ -25,14 +25,17 @@ import jax.numpy as jnp
 
 from ale_jax.algo.algorithm import AdvantageHypers
 from ale_jax.algo.baselines import (
+    against_history,
+    against_state,
+    along_tree,
     baseline,
     chunk_returns,
     divisor,
+    hierarchy,
     key_mean,
     real_chunks,
     standardise,
 )
-from ale_jax.algo.peers import against_history, against_state, along_tree, hierarchy
 
 
 class Rewards(NamedTuple):

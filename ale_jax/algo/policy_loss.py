@@ -21,8 +21,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from ale_jax.algo.algorithm import LossHypers, MismatchHypers
-from ale_jax.algo.cross_entropy import imitation, observations
-from ale_jax.algo.losses import TOKEN_LOSSES, Tokens, divergence
+from ale_jax.algo.losses import (
+    TOKEN_LOSSES,
+    Arrays,
+    Tokens,
+    divergence,
+    imitation,
+    observations,
+)
 from ale_jax.algo.ratio import (
     MAX_LOG_RATIO,
     chunk_count,
@@ -37,7 +43,6 @@ from ale_jax.algo.ratio import (
 )
 from ale_jax.algo.values import chunk_starts
 
-Arrays = Mapping[str, jax.Array]
 NEAR = (0.8, 1.2)  # ratios outside, where the usual clip would act, are counted
 MEANS = {"chunk_means": "chunk", "trajectory_means": "sequence"}  # aggregation -> its units
 

@@ -43,8 +43,7 @@ from ale_jax.records import Status, Task
 from ale_jax.system.actors.rollout_workers import RolloutWorkers
 from ale_jax.system.compilation import Compilations
 from ale_jax.system.config import RunConfig
-from ale_jax.system.step_metrics import StepReport, step_metrics
-from ale_jax.system.step_schedule import step_schedule
+from ale_jax.system.step_metrics import StepReport, step_metrics, step_schedule
 from ale_jax.system.tasks import Cursor
 from ale_jax.system.trajectory_samples import trajectory_samples
 

@@ -1,8 +1,10 @@
-"""A finished step and its metrics, with the names that metrics.jsonl and the report use."""
+"""A finished step, its metrics, with the names that metrics.jsonl and the report use, and its line
+of the schedule."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import zlib
 from collections import Counter, defaultdict
 
@@ -14,6 +16,7 @@ from ale_jax.data.staleness import age
 from ale_jax.learn.finite import SKIPPED
 from ale_jax.learn.learner import Step
 from ale_jax.learn.step import router_figures
+from ale_jax.monitor.schedule import ScheduledGroup, ScheduledStep
 from ale_jax.records import Status, Trajectory
 from ale_jax.system.tasks import Cursor
 
@@ -141,3 +144,34 @@ def _by_family(trajectories: list[Trajectory]) -> dict[str, list[Trajectory]]:
     for trajectory in trajectories:
         families[trajectory.episode.key.task.family].append(trajectory)
     return families
+
+
+def step_schedule(report: StepReport) -> ScheduledStep:
+    """Returns the order, versions and ages of a step's groups, for replaying an asynchronous
+    run. All of them came through a gate."""
+    version = report.cursor.step - 1
+    return ScheduledStep(
+        step=report.cursor.step,
+        groups=tuple(_scheduled(group, version) for group in report.groups),
+        dropped=tuple((dropped.index, dropped.reason.value) for dropped in report.dropped),
+    )
+
+
+def _scheduled(group: Group, version: int) -> ScheduledGroup:
+    assert group.admission is not None, group.index
+    starts = tuple(trajectory.start_version for trajectory in group.members)
+    return ScheduledGroup(
+        index=group.index,
+        order=group.admission.order,
+        version=group.admission.version,
+        starts=starts,
+        ages=tuple(age(version, start) for start in starts),
+        versions=tuple(map(_runs, group.members)),
+    )
+
+
+def _runs(trajectory: Trajectory) -> tuple[tuple[int, int], ...]:
+    """Versions of the sampled tokens, run-length encoded."""
+    sampled = (turn.version.tolist() for turn in trajectory.sampled_turns)
+    runs = itertools.groupby(itertools.chain.from_iterable(sampled))
+    return tuple((version, len(list(tokens))) for version, tokens in runs)

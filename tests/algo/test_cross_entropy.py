@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ale_jax.algo.algorithm import AGGREGATIONS, LossHypers
-from ale_jax.algo.cross_entropy import observation_mask
+from ale_jax.algo.losses import observation_mask
 from tests.algo.batches import (
     AT_LEVELS,
     IPA,

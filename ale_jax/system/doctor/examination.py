@@ -12,18 +12,21 @@ from ale_jax.errors import EXIT_FAILED
 from ale_jax.system.config import RunConfig
 from ale_jax.system.doctor import peers
 from ale_jax.system.doctor.devices import check_grouped_product, check_mesh
-from ale_jax.system.doctor.disk import (
-    check_compilation_cache,
-    check_folder,
-    check_room,
-    checkpoint_bytes,
-)
 from ale_jax.system.doctor.findings import Finding, Report, fail, ok, warn
-from ale_jax.system.doctor.machine import check_open_files, check_shared_memory
-from ale_jax.system.doctor.memory import check_device_memory, check_host_memory, host_needs
+from ale_jax.system.doctor.machine import (
+    check_compilation_cache,
+    check_device_memory,
+    check_folder,
+    check_host_memory,
+    check_open_files,
+    check_room,
+    check_sandboxes,
+    check_shared_memory,
+    checkpoint_bytes,
+    host_needs,
+)
 from ale_jax.system.doctor.peers import Clock
 from ale_jax.system.doctor.roll_call import WAIT_S, check_coordinator
-from ale_jax.system.doctor.sandboxes import check_sandboxes
 from ale_jax.system.hosts.connection import Connection
 from ale_jax.system.hosts.start import HostOptions, disconnect, initialize
 

@@ -12,7 +12,7 @@ from ale_jax.system.doctor.devices import (
     judge_cost,
 )
 from ale_jax.system.doctor.findings import State
-from ale_jax.system.doctor.memory import HostNeeds, check_host_memory, host_needs
+from ale_jax.system.doctor.machine import HostNeeds, check_host_memory, host_needs
 from ale_jax.system.plan import GIB
 from tests.system.configs import smoke_config
 

@@ -9,10 +9,15 @@ import sys
 
 import pytest
 
-from ale_jax.system.doctor.disk import check_folder, check_room, checkpoint_bytes
 from ale_jax.system.doctor.findings import Finding, Report, State
-from ale_jax.system.doctor.machine import check_open_files, check_shared_memory
-from ale_jax.system.doctor.sandboxes import check_sandboxes
+from ale_jax.system.doctor.machine import (
+    check_folder,
+    check_open_files,
+    check_room,
+    check_sandboxes,
+    check_shared_memory,
+    checkpoint_bytes,
+)
 from tests.system.configs import smoke_config
 
 MIB = 1 << 20
