@@ -32,26 +32,33 @@ ROUTINGS = {
 }
 
 
-@pytest.mark.parametrize("routing", ROUTINGS)
-def test_tokens_travel_to_their_experts_and_back(routing):
+def _graded(outputs):
+    """Of (weights, tokens, their experts): the sum of the sines of `outputs`, and its gradient."""
+
+    def scalar(weights, x_TD, expert_TK):
+        y_TKD = outputs(weights, x_TD, expert_TK)
+        return jnp.sin(y_TKD).sum(), y_TKD
+
+    return jax.jit(jax.value_and_grad(scalar, argnums=(0, 1), has_aux=True))
+
+
+@pytest.fixture(scope="module")
+def both_ways():
+    """On one device, and over four."""
     tokens, held = PartitionSpec("expert"), PartitionSpec("expert")
-    mesh = make_mesh(MeshShape(data=2, expert=4))
     over_devices = jax.shard_map(
         exchanged,
-        mesh=mesh,
+        mesh=make_mesh(MeshShape(data=2, expert=4)),
         in_specs=(held, tokens, tokens),
         out_specs=tokens,
         check_vma=False,
     )
+    return _graded(capacity_dispatch), _graded(over_devices)
 
-    def total(outputs):
-        def scalar(weights, x_TD):
-            y_TKD = outputs(weights, x_TD, ROUTINGS[routing])
-            return jnp.sin(y_TKD).sum(), y_TKD
 
-        return jax.jit(jax.value_and_grad(scalar, argnums=(0, 1), has_aux=True))(WEIGHTS, X_TD)
-
-    expected, found = total(capacity_dispatch), total(over_devices)
+@pytest.mark.parametrize("routing", ROUTINGS)
+def test_tokens_travel_to_their_experts_and_back(both_ways, routing):
+    expected, found = (each(WEIGHTS, X_TD, ROUTINGS[routing]) for each in both_ways)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), expected, found)
 
 
@@ -75,8 +82,7 @@ def _same_layer(mesh_shape: MeshShape, rows: int, tokens: int, replay_BTK=None) 
 @pytest.mark.parametrize(
     ("mesh_shape", "travels", "replays"),
     [
-        (MeshShape(data=1, expert=8), True, False),
-        (MeshShape(data=2, expert=2, tensor=2), True, True),
+        (MeshShape(data=2, expert=2, tensor=2), True, False),
         (MeshShape(data=1, expert=2, context=4), True, True),
         (MeshShape(data=2, tensor=4), False, False),
     ],
