@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.source_tree import read_tree
+from tests import source_tree
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -294,8 +294,10 @@ def _config(path: str, algorithm: str | None) -> dict[str, Any]:
 
 @functools.cache
 def _code_words() -> set[str]:
-    texts = read_tree(ROOT).texts.items()
-    code = (text for path, text in texts if path.parts[0] != "docs" and path.suffix in CODE)
+    folders = (ROOT / name for name in source_tree.FOLDERS if name != "docs")
+    paths = [*ROOT.iterdir(), *(path for folder in folders for path in folder.rglob("*"))]
+    files = (path for path in paths if path.suffix in CODE and path.is_file())
+    code = (file.read_text(errors="replace") for file in files)
     return {word for text in code for word in re.findall(r"\w+", text)}
 
 
