@@ -3,9 +3,12 @@
 ALE_SKIPS=fail, which .ci/run sets, fails a test that lacks something instead of skipping it.
 
 Most of the work is compiling, so what was compiled outlives the tests, in PROGRAMS, and is shared
-by the processes that they start and that `make test` divides them among.
+by the processes that they start and that `make test` divides them among. In memory it does not
+outlive the file whose tests needed it, if there is much of it.
 """
 
+import ctypes
+import gc
 import os
 import signal
 import time
@@ -21,8 +24,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count=8 {QUICK_COMPILE}")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.expanduser("~/.cache/ale-jax/tests")
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.expanduser("~/.cache/ale-jax/tests"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 
 import hypothesis
 import jax
@@ -33,14 +36,19 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 hypothesis.settings.register_profile("untimed", deadline=None)  # a busy machine breaks no promise
 hypothesis.settings.load_profile("untimed")
 
-PROGRAMS = Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+pytest_plugins = ["tests.tiers"]
+
+# Where the programs are, unless the user chose another folder, which we would not sweep.
+PROGRAMS = Path("~/.cache/ale-jax/tests").expanduser()
 UNUSED_DAYS = 14
+# Of what a process holds, programs that nobody will run again can be most: gigabytes, by the end.
+MANY_BYTES = 1 << 30
 
 # They share the machine's loop devices, and one of them counts those.
 TOGETHER = ("tests/sandbox/disk/",)
 
-# Whole runs, and what takes as long; dealt out first.
-SLOW = (
+# Whole runs, and what takes as long.
+FIRST = (
     *("tests/benchmarks/test_sandbox", "tests/sandbox/", "tests/system/", "tests/test_notebooks"),
     *("tests/learn/", "tests/launch/test_ray_slices"),
 )
@@ -71,11 +79,23 @@ def pytest_sessionstart(session):
             pass  # another process was first
 
 
+def pytest_runtest_teardown(item, nextitem):
+    if (nextitem is None or nextitem.path != item.path) and _resident_bytes() > MANY_BYTES:
+        jax.clear_caches()
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # glibc keeps what was freed, and would not use it again
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 def pytest_collection_modifyitems(config, items):
     # So that no process is left alone with a slow file at the end. A single process keeps the order
     # that was asked for.
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: not item.nodeid.startswith(SLOW))
+        items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
 
 
 class ByFile(LoadScopeScheduling):

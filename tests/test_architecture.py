@@ -332,6 +332,7 @@ def effects_of_importing(root: Path, packages: tuple[str, ...], folder: Path) ->
     return done.stdout
 
 
+@pytest.mark.heavy
 def test_importing_every_module_has_no_effect(tmp_path):
     assert effects_of_importing(ROOT, ("ale_jax",), tmp_path) == ""
 
@@ -346,6 +347,7 @@ EFFECTS = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("effect", "text"), EFFECTS.items(), ids=EFFECTS)
 def test_an_effect_is_seen(effect, text, tmp_path):
     plant(tmp_path, {"planted/__init__.py": "", "planted/module.py": text})

@@ -145,6 +145,7 @@ def test_the_parts_of_the_manifest_find_each_other():
     assert "secret generic sandbox-tokens --from-file=tokens=" in commands()
 
 
+@pytest.mark.heavy
 def test_the_token_of_the_service_is_in_no_list_of_processes(tmp_path):
     kubectl = CommandsOnPath(tmp_path / "bin")
     kubectl.add("kubectl", '(here / "tokens").write_text(pathlib.Path("/dev/stdin").read_text())')
@@ -185,11 +186,13 @@ def grants() -> list[str]:
     return [option for _, option in GRANTS.values()]
 
 
+@pytest.mark.heavy
 def test_bubblewrap_works_with_what_a_worker_is_granted(grants):
     answer = run_as_the_worker(grants)
     assert (answer.stdout, answer.returncode) == ("works\n", 0), answer.stderr
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("left_out", range(len(GRANTS)), ids=list(GRANTS))
 def test_and_with_no_less(grants, left_out):
     answer = run_as_the_worker([*grants[:left_out], *grants[left_out + 1 :]])

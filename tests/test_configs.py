@@ -59,6 +59,7 @@ for name in {names}:
 """
 
 
+@pytest.mark.heavy
 def test_the_other_configs_fit_two_cores():
     # Two CPU cores, which are one device, and not the eight that the tests make of them.
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}

@@ -236,6 +236,7 @@ RULES = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize(
     "rule", dict.fromkeys(rule for rule, _, _ in RULES), ids=lambda r: r.__name__

@@ -277,6 +277,7 @@ sys.exit(main(sys.argv, run))
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_real_process_with_130_and_one_line(tmp_path, pytestconfig, sign):
     process = subprocess.Popen(
@@ -293,6 +294,7 @@ def test_a_signal_ends_a_real_process_with_130_and_one_line(tmp_path, pytestconf
     assert [line[:13] for line in err.splitlines()] == ["interrupted: "], err
 
 
+@pytest.mark.heavy
 def test_a_typing_mistake_is_answered_before_jax_is_loaded(pytestconfig):
     code = (
         "import sys; from ale_jax.launch import main\n"
@@ -335,6 +337,7 @@ def test_a_process_waits_for_others_only_after_it_has_met_them(launch, monkeypat
     assert (code, bool(waits)) == (130, have_met)
 
 
+@pytest.mark.heavy
 def test_an_interrupted_process_that_has_others_does_not_wait_for_them_at_its_end():
     program = """
 import atexit, sys
@@ -347,6 +350,7 @@ sys.exit(launch.main_program(sys.argv))
     assert (done.returncode, done.stdout) == (130, ""), done
 
 
+@pytest.mark.heavy
 def test_threads_of_a_run_take_turns_sooner_than_python_lets_them():
     program = """
 import sys

@@ -7,7 +7,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.left_processes import marked
+
+pytestmark = pytest.mark.heavy
 
 ROOT = Path(__file__).parents[1]
 # One that left our session, with a child of its own; and one that was stopped in the middle.

@@ -11,6 +11,8 @@ from nbclient.exceptions import CellExecutionError
 
 from tests.quick_compile import QUICK_COMPILE
 
+pytestmark = pytest.mark.heavy
+
 FOLDER = Path(__file__).parents[1] / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 PICTURES = {

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.heavy
+
 ROOT = Path(__file__).parents[1]
 # Without colours, whatever the environment asks for (FORCE_COLOR, PYTEST_ADDOPTS).
 PYTEST = [sys.executable, "-m", "pytest", "--color=no", "-p", "tests.conftest", "test_some.py"]

@@ -24,6 +24,7 @@ def by_loops(advantage_NC, tokens_NC, group_N, valid_N):
     return balanced_NC
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("estimator", ["outcome", "chunk_return", "step"])
 def test_the_negative_side_weighs_no_more_than_the_positive(estimator):
     rng = np.random.default_rng(0)

@@ -11,6 +11,8 @@ from benchmarks import attention_credit, credit_step, critics
 from benchmarks.credit_step import Work, spread, step_batches, timed, works
 from tests.model.shapes import DENSE
 
+pytestmark = pytest.mark.slow
+
 MINI = {
     "width": 16,
     "num_layers": 1,

@@ -21,6 +21,8 @@ from benchmarks.credit_truth.assigned import by_chunk
 from benchmarks.credit_truth.player import continuation
 from tests.data.make_trajectories import make_trajectory, make_turn
 
+pytestmark = pytest.mark.slow
+
 AXES = ("data", "fsdp", "expert", "tensor", "context")
 AUTO = (AxisType.Auto,) * len(AXES)
 

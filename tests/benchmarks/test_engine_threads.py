@@ -4,12 +4,15 @@ import contextlib
 import sys
 
 import jax
+import pytest
 
 from ale_jax.engine.engine import Engine
 from ale_jax.model.params import init_params
 from benchmarks import engine_threads
 from tests.engine.shapes import engine_shape
 from tests.model.shapes import MOE
+
+pytestmark = pytest.mark.slow
 
 DISPATCHES, CONVERSATIONS = 30, 3
 

@@ -27,6 +27,8 @@ from benchmarks.experiments.settings import settings, shared
 from tests.benchmarks.finished_run import write_run
 from tests.rows import each_row
 
+pytestmark = pytest.mark.slow
+
 CONFIGS = ("shell", "vault", "countdown", "sft", "corridor")
 
 

@@ -11,6 +11,8 @@ from benchmarks.experiments.figures import read_run, summarize
 from benchmarks.experiments.runs import Runs
 from tests.benchmarks.finished_run import write_run
 
+pytestmark = pytest.mark.slow
+
 
 def test_arms_are_compared_seed_by_seed(tmp_path):
     def run(seed, *curve):

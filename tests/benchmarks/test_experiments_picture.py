@@ -7,6 +7,8 @@ from benchmarks.experiments import picture
 from benchmarks.experiments.figures import read_run, summarize
 from tests.benchmarks.finished_run import write_run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def results(tmp_path, monkeypatch):

@@ -42,6 +42,8 @@ from benchmarks.gateway.plan import QUICK
 from benchmarks.gateway.report import REQUIRED
 from benchmarks.gateway.scripted import Stage, small_tokenizer
 
+pytestmark = pytest.mark.slow
+
 FEW = dataclasses.replace(QUICK, fuzz_requests=60, branch_conversations=12, overhead_calls=2)
 
 

@@ -4,7 +4,11 @@ import os
 import subprocess
 import time
 
+import pytest
+
 from benchmarks.sandbox.host_view import descendants
+
+pytestmark = pytest.mark.slow
 
 CHURN = "while :; do (true) & (true) & (true) & wait; done"
 LOOKS_S = 1.0

@@ -15,6 +15,8 @@ from benchmarks.hosts.lease import Fenced
 from benchmarks.hosts.runs import differences, learned
 from tests.rows import each_row
 
+pytestmark = pytest.mark.slow
+
 
 def write(folder, *lines):
     folder.mkdir()

@@ -26,6 +26,8 @@ from benchmarks.laboratory.training import Protocol, batch_of, curves, loss_of
 from benchmarks.laboratory.world import Size, play, prior, regime, right_words, success
 from tests.data.make_trajectories import make_trajectory, make_turn
 
+pytestmark = pytest.mark.slow
+
 SMALL = Size(tasks=2, stages=3, turns=5, tokens=2, words=3)
 GROUPS, MEMBERS = 3, 4
 # Some wrong words, second tries of unequal number, chunks shorter than their place, and a gap.

@@ -12,6 +12,8 @@ import pytest
 from benchmarks.launching import launch
 from tests.quick_compile import QUICK_COMPILE
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 ENDS_S = 120.0  # only against a hang
 # A warm start that would go on for long.

@@ -10,6 +10,8 @@ from benchmarks.planted_faults.__main__ import draw, main, modules_of, shares, s
 from benchmarks.planted_faults.mutations import changes_bytecode, mutations
 from benchmarks.planted_faults.trial import mirroring_tests, nearest_first, run_tests
 
+pytestmark = pytest.mark.slow
+
 SOURCE = b'''"""Docstring, \xc3\xa9 is two bytes: 1 < 2."""
 from typing import TYPE_CHECKING
 

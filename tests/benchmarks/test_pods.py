@@ -3,10 +3,14 @@
 import importlib
 from itertools import takewhile
 
+import pytest
+
 from ale_jax.system.build_config import build_config
 from ale_jax.system.plan import make_plan
 from benchmarks.pods import CONFIGS, HELD
 from tests.rows import each_row
+
+pytestmark = pytest.mark.slow
 
 
 @each_row("name", CONFIGS)

@@ -18,6 +18,8 @@ from benchmarks.policy_cpu.work import WORKS
 from benchmarks.weight_swap import WRITTEN_TOKENS, measure_swap
 from tests.model.shapes import DENSE
 
+pytestmark = pytest.mark.slow
+
 SMALL = dataclasses.replace(DENSE, num_layers=1)
 BARS = {"generation": 2.0, "training": 1.0}
 

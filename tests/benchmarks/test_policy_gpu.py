@@ -25,6 +25,8 @@ from benchmarks.policy_gpu.decode import (
 from benchmarks.policy_gpu.train import forward_flops, measure_train
 from tests.model.shapes import MIXED, MOE
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SMALL = dataclasses.replace(MOE, num_layers=1, tie_embeddings=False)
 

@@ -9,6 +9,8 @@ from benchmarks import preemption
 from tests.engine.shapes import engine_shape
 from tests.model.shapes import MOE
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def play(monkeypatch):

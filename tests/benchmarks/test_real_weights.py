@@ -7,6 +7,8 @@ import pytest
 
 from benchmarks.real_weights import REFERENCE, measure
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("file", REFERENCE)
 def test_a_released_checkpoint_knows_what_it_knew(file):

@@ -7,6 +7,8 @@ import pytest
 
 from benchmarks import rock_sdk
 
+pytestmark = pytest.mark.slow
+
 
 def test_sigterm_ends_the_service(tmp_path, monkeypatch):
     ended = []

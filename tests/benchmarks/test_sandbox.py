@@ -20,6 +20,8 @@ from benchmarks.sandbox.findings import Figure, Sample, Trial, timed_ms
 from benchmarks.sandbox.plan import QUICK, SPEC
 from benchmarks.sandbox.summary import BARS, REQUIRED, Bar, figures_of, overall
 
+pytestmark = pytest.mark.slow
+
 TINY = dataclasses.replace(
     QUICK,
     commands=3,

@@ -22,6 +22,8 @@ from benchmarks.survival.runs import ROOT, Bench
 from benchmarks.survival.summary import BARS, REQUIRED, Bar, together
 from benchmarks.survival.trials import BUG, HEALED, HUNG, SAID, Trial
 
+pytestmark = pytest.mark.slow
+
 
 def restored(step):
     return {"kind": "restored", "step": step}

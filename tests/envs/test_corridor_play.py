@@ -59,6 +59,7 @@ def doors_of(player, room):
     return player.rooms.taken[:room]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_oracle_wins_and_the_wrong_doors_lose(sandbox, family):
     depth = parse(family).depth

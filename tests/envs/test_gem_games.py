@@ -11,6 +11,8 @@ import pytest
 from ale_jax.envs.gem.game import GameError, GemGame, known_games
 from ale_jax.envs.serve import worlds
 
+pytestmark = pytest.mark.heavy
+
 PYTHON = Path(os.environ.get("ALE_GEM_PYTHON", Path(__file__).parents[2] / ".venv-gem/bin/python"))
 GAME = "game:Sokoban-v0-easy"
 MOVES = ("left", "up", "nonsense", "right", "down", "down")

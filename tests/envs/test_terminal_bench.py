@@ -52,6 +52,7 @@ def act(env, *calls) -> tuple[list[str], float]:
     return [observation for observation, *_ in steps], steps[-1][1]
 
 
+@pytest.mark.heavy
 def test_the_oracle_earns_1_and_doing_nothing_0(box, tmp_path):
     task = task_of(tmp_path)
     assert score(task, box, oracle=True) == 1.0
@@ -133,6 +134,7 @@ def run(runtime, folder, capsys, *options) -> tuple[int, dict, str]:
     return code, json.loads(printed.splitlines()[-1]), printed
 
 
+@pytest.mark.heavy
 def test_sound_tasks_are_found_sound(runtime, box, tmp_path, capsys):
     for name in ("1", "2", "3"):
         write_task(tmp_path / name)
@@ -144,6 +146,7 @@ def test_sound_tasks_are_found_sound(runtime, box, tmp_path, capsys):
     assert len(printed.splitlines()) == 5 and "UNSOUND" not in printed
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("changes", "counts"),
     [(FREE, [1, 1, 1, 0]), (HOPELESS, [1, 0, 0, 0]), (ENDS_PYTEST, [1, 0, 0, 1])],

@@ -30,6 +30,7 @@ def digest() -> str:
     return hashlib.sha256(repr(worlds).encode()).hexdigest()
 
 
+@pytest.mark.heavy
 def test_a_seed_is_the_same_world_in_another_process():
     command = [sys.executable, "-c", f"from {__name__} import digest; print(digest())"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "12345"}

@@ -25,6 +25,7 @@ def request(tools=TOOLS, **options):
     return ChatRequest("m", messages, tools, options=SampleOptions(stop=STOPS), **options)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("choice", "tools"), [(AUTO, TOOLS), (NONE, TOOLS), (NONE, ())])
 @pytest.mark.parametrize("name", FORMATS)
 @settings(deadline=None, max_examples=300)

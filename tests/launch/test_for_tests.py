@@ -9,6 +9,8 @@ import pytest
 
 from tests.launch.commands_on_path import CommandsOnPath
 
+pytestmark = pytest.mark.heavy
+
 LAUNCH = Path(__file__).parents[2] / "launch"
 PID_FILE = "/var/run/ale/dockerd.pid"
 # For a user without a password until the tests have run: there is no Docker daemon yet.

@@ -14,6 +14,8 @@ from tests.launch.commands_on_path import CommandsOnPath
 from tests.quick_compile import QUICK_COMPILE
 from tests.system.whole_runs import interrupt
 
+pytestmark = pytest.mark.heavy
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "launch/hosts.sh"
 NASTY = """--config.name=it's "one" $(touch stolen) `x`; & \\ \t*\n"""

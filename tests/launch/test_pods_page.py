@@ -11,6 +11,8 @@ import pytest
 from ale_jax import launch
 from tests.launch.commands_on_path import CommandsOnPath
 
+pytestmark = pytest.mark.heavy
+
 ROOT = Path(__file__).parents[2]
 LINES = [line.strip() for line in (ROOT / "docs/pods.md").read_text().splitlines()]
 SCRIPTS = [line for line in LINES if re.match(r"launch/(tpu_pod\.py|hosts\.sh) ", line)]

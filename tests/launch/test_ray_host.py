@@ -13,6 +13,8 @@ from ray_host import LOST, Host, Job, begins_again, environment, is_lost
 
 from tests.rows import each_row
 
+pytestmark = pytest.mark.heavy
+
 LAUNCH = Path(__file__).parents[2] / "launch"
 DEADLINE_S = 60.0  # only against a hang
 JOB = Job("2x2x2", "TPU-V4", slices=2, hosts=2, port=8476, arguments=("--config=a", "b c"))

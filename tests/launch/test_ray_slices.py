@@ -18,6 +18,8 @@ from tests.launch.test_hosts import NASTY, TINY, free_port
 from tests.quick_compile import QUICK_COMPILE
 from tests.system.whole_runs import interrupt
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 NODE = {"num_cpus": 1, "object_store_memory": 100 << 20}
 # Of an earlier job: training waits for ever if it reads them.

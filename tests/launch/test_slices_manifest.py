@@ -13,6 +13,8 @@ from ray_slices import hosts_of_slice
 from ale_jax.system.hosts.run import GRACE_MORE_S
 from ale_jax.system.survival_config import CheckpointConfig
 
+pytestmark = pytest.mark.heavy
+
 FOLDER = Path(__file__).parents[2] / "launch/kubernetes"
 MANIFEST = FOLDER / "slices.yaml"
 SCHEMA = json.loads((Path(__file__).parent / "raycluster_v1.json").read_text())

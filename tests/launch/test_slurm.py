@@ -7,6 +7,8 @@ import pytest
 
 from tests.launch.commands_on_path import CommandsOnPath
 
+pytestmark = pytest.mark.heavy
+
 SCRIPT = Path(__file__).parents[2] / "launch/slurm.sbatch"
 SRUN = """
 (here / "devices").write_text(os.environ.get("JAX_LOCAL_DEVICE_IDS", "all"))

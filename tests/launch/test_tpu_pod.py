@@ -11,6 +11,8 @@ import pytest
 
 from tests.launch.commands_on_path import CommandsOnPath
 
+pytestmark = pytest.mark.heavy
+
 ROOT = Path(__file__).parents[2]
 LINE = ["--config=configs/smoke.py", """--config.name=it's "one" $(touch stolen) `x`; &"""]
 DEADLINE_S = 60.0  # only against a hang

@@ -55,6 +55,7 @@ def _by_trajectory(before, after):
     return factors
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("credit", ["local", "global", "coupled"])
 def test_each_trajectory_gets_the_factor_of_its_own_trace(credit):
     params, hp = init_params(KEY, MOE), dataclasses.replace(COUPLED, credit=credit)
@@ -72,6 +73,7 @@ def test_each_trajectory_gets_the_factor_of_its_own_trace(credit):
     assert figures == {"amplified_by_attention": pytest.approx(raised / gained)}
 
 
+@pytest.mark.heavy
 def test_with_router_replay_the_samplers_experts_are_taken():
     # Three layers, of which the second is looked at: it depends on the experts of the first.
     policy = dataclasses.replace(MOE, num_layers=3)

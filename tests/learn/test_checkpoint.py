@@ -286,6 +286,7 @@ with Checkpoints(sys.argv[1], 2, lambda *a, **k: None) as checkpoints:
 """
 
 
+@pytest.mark.heavy
 def test_a_saver_killed_at_any_moment_leaves_a_checkpoint_that_is_whole(tmp_path):
     moments = random.Random(0)
     for attempt in range(4):
@@ -330,6 +331,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", str(disk)], check=True)
 
 
+@pytest.mark.heavy
 def test_a_full_disk_is_said_and_the_checkpoint_before_stands(small_disk):
     checkpoints = Checkpoints(small_disk, 2, Events().record)
     checkpoints.save(1, tiny_state(1.0), {})

@@ -229,6 +229,7 @@ def test_microbatches_change_nothing_but_rounding():
     assert together == pytest.approx(apart, rel=1e-3)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("sizes", "axes"),
     [

@@ -104,6 +104,7 @@ ONE = {"data": 8}  # rows over all devices, every weight whole on each
 ONE_LAYER = dataclasses.replace(MOE, num_layers=1)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("hypers", [HYPERS, MUON, ADAFACTOR], ids=lambda h: h.name)
 def test_loss_falls(hypers):
     losses, _, _ = _train(ONE_LAYER, _mesh(), rows=8, steps=12, hypers=hypers)
@@ -132,6 +133,7 @@ MESHES = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("shape", "axes"), MESHES, ids=lambda x: str(x) if isinstance(x, dict) else None
 )

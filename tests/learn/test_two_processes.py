@@ -7,9 +7,12 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from tests.learn.one_of_two import losses
 from tests.quick_compile import QUICK_COMPILE
+
+pytestmark = pytest.mark.heavy
 
 TIME_S = 300
 

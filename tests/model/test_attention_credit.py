@@ -159,6 +159,7 @@ def test_adapters_are_seen():
     assert np.abs(found.waad_BXT - before.waad_BXT).max() > 0.1
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("shape", "axes"),
     [

@@ -79,6 +79,7 @@ def _same_layer(mesh_shape: MeshShape, rows: int, tokens: int, replay_BTK=None) 
     return "all-to-all" in step.as_text()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("mesh_shape", "travels", "replays"),
     [

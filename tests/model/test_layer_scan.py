@@ -15,6 +15,8 @@ from ale_jax.model.policy import hidden_states
 from ale_jax.model.sharding import MeshShape, make_mesh
 from tests.model.shapes import MOE
 
+pytestmark = pytest.mark.heavy
+
 # One layer without experts in front, and one between the two runs that are scanned.
 DEEP = dataclasses.replace(MOE, num_layers=8, dense_layers=(0, 4))
 RUN = 3

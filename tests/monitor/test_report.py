@@ -14,6 +14,8 @@ from ale_jax.monitor.report_sections import MAX_DROPPED
 from ale_jax.monitor.trajectories import TrajectoryWriter, choose
 from tests.monitor.fake_run import FAILED, OTHER, SOLVED, write_run
 
+pytestmark = pytest.mark.heavy
+
 FILES = (
     "summary.json",
     "metrics.jsonl",

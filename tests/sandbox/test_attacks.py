@@ -18,6 +18,7 @@ pytestmark = pytest.mark.each_runtime
 EFFORT = 0.1
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: f"{attack.kind}: {attack.name}")
 def test_an_attack_is_survived(runtime, box, attack):
     assert attack.play(Arena(runtime, SPEC, box, EFFORT))
@@ -48,6 +49,7 @@ def test_trace_and_strictness_do_not_cost_the_session(box):
     assert box.run('echo "$x$PWD"').output.endswith("5/tmp\n")
 
 
+@pytest.mark.heavy
 def test_a_sandbox_from_a_thread_outlives_the_thread(runtime):
     started = []
     thread = threading.Thread(target=lambda: started.append(runtime.start(SPEC, {})))
@@ -58,6 +60,7 @@ def test_a_sandbox_from_a_thread_outlives_the_thread(runtime):
         require_alive(sandbox)
 
 
+@pytest.mark.heavy
 def test_sandboxes_run_side_by_side(runtime):
     def play(number: int) -> None:
         with runtime.start(SPEC, {}) as sandbox:

@@ -37,6 +37,7 @@ print(len(made), len(set(seen)))
 """
 
 
+@pytest.mark.heavy
 def test_threads_that_come_first_at_once_share_one_loop():
     done = subprocess.run(
         [sys.executable, "-c", FIRST_USE], capture_output=True, text=True, timeout=60

@@ -11,6 +11,8 @@ import pytest
 from ale_jax.sandbox import bubblewrap_machine
 from ale_jax.sandbox.bubblewrap_machine import BubblewrapMachine, Share, Started, start
 
+pytestmark = pytest.mark.heavy
+
 
 class Part:
     """A part of the host. errors: what the first attempts to free it raise."""

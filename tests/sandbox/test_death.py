@@ -27,7 +27,7 @@ from benchmarks.sandbox.host_view import (
 )
 from tests.sandbox.conftest import SPEC
 
-pytestmark = pytest.mark.each_runtime
+pytestmark = [pytest.mark.each_runtime, pytest.mark.heavy]
 
 OWNER_SCRIPT = """
 import sys, time

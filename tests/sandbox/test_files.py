@@ -203,6 +203,7 @@ def test_reset_of_a_deep_and_a_wide_tree(box):
     assert box.run("ls -A /work /tmp").output == "/tmp:\n\n/work:\n"
 
 
+@pytest.mark.heavy
 @pytest.mark.each_runtime
 def test_reset_of_more_files_than_there_is_memory_for(runtime):
     """What is left of the memory is not enough to list them all."""

@@ -42,6 +42,7 @@ def test_ids_differ_until_they_are_released(two_ids):
         each.release()
 
 
+@pytest.mark.heavy
 def test_another_process_has_other_ids_and_leaves_them_when_it_is_killed(two_ids):
     line = [sys.executable, "-c", CLAIM, str(host_ids.LOCKS)]
     with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
@@ -72,6 +73,7 @@ def test_a_container_with_few_ids_gives_its_upper_half(monkeypatch, tmp_path):
     user.release()
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(os.getuid() != 0, reason="users of the host are only root's to choose")
 def test_sandboxes_run_as_users_of_their_own():
     if reason := bubblewrap.probe(SPEC):

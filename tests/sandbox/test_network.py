@@ -30,6 +30,7 @@ def online(runtime, request):
         yield sandbox
 
 
+@pytest.mark.heavy
 def test_python_trusts_the_usual_authorities(online):
     online.reset()
     online.write({"trusted.py": TRUSTED.encode()})

@@ -20,6 +20,7 @@ def test_a_later_process_with_the_same_number_is_another():
     assert dataclasses.replace(me, start=me.start - 1).is_dead()
 
 
+@pytest.mark.heavy
 def test_a_process_that_ended_is_dead():
     child = subprocess.Popen(["true"])
     child.wait()

@@ -49,6 +49,7 @@ def fill(box):
     return names
 
 
+@pytest.mark.heavy
 def test_no_more_sessions_are_opened_than_processes_may_live(small_box):
     small_box.run("x=3")
     names = fill(small_box)

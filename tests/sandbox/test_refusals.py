@@ -45,6 +45,7 @@ def test_a_process_without_words_is_refused(box):
     assert box.exec("echo alive").stdout == "alive\n"
 
 
+@pytest.mark.heavy
 @pytest.mark.each_runtime
 def test_a_runner_that_is_asked_for_a_process_without_words_stays_the_only_one(own_box):
     before = host_pids(own_box.later)
@@ -54,12 +55,14 @@ def test_a_runner_that_is_asked_for_a_process_without_words_stays_the_only_one(o
     assert own_box.exec("echo alive").stdout == "alive\n"
 
 
+@pytest.mark.heavy
 def test_no_child_goes_on_as_its_parent_whatever_it_raises():
     line = [sys.executable, "-c", ENDING_CHILDREN]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.returncode) == ("here\n" * 3, 0)
 
 
+@pytest.mark.heavy
 def test_a_process_and_its_child_may_list_all_processes_at_once():
     line = [sys.executable, "-c", LISTING_CHILD]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60)

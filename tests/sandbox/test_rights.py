@@ -3,8 +3,12 @@
 import contextlib
 import os
 
+import pytest
+
 from ale_jax.sandbox.runner.session import FEED_FD, REPLY_FD
 from tests.sandbox.conftest import SPEC
+
+pytestmark = pytest.mark.heavy
 
 HOARD = f"x=$(head -c {2 * SPEC.memory_mb << 20} /dev/zero | tr '\\0' a)"
 

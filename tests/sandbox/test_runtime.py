@@ -10,7 +10,7 @@ from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
 from tests.sandbox.conftest import SPEC
 
-pytestmark = pytest.mark.each_runtime
+pytestmark = [pytest.mark.each_runtime, pytest.mark.heavy]
 
 needs_bubblewrap = pytest.mark.skipif(
     bubblewrap.probe(SPEC) is not None, reason=f"bubblewrap: {bubblewrap.probe(SPEC)}"

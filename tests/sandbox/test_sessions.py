@@ -106,6 +106,7 @@ async def _open_at_each_descriptor(box):
     return said
 
 
+@pytest.mark.heavy
 def test_a_session_works_whichever_descriptors_the_runner_has_left(own_box):
     said = wait_for(_open_at_each_descriptor(own_box.later))
     assert said == ["0\n"] * 40

@@ -93,6 +93,7 @@ def root_box(runtime):
         yield sandbox
 
 
+@pytest.mark.heavy
 def test_root_has_six_capabilities_and_no_way_to_more(root_box):
     status = root_box.run("id -u; grep -E '^(CapEff|CapBnd|NoNewPrivs)' /proc/self/status").output
     uid, *lines = status.splitlines()
@@ -178,6 +179,7 @@ def online_box(runtime):
         yield sandbox
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("place", "answer"),
     [

@@ -51,6 +51,7 @@ def test_the_agent_cannot_change_the_toolkit(bare_box):
     assert bare_box.run(f"echo x > {toolkit.HOME}/bin/bash").exit_code != 0
 
 
+@pytest.mark.heavy
 def test_the_toolkit_is_made_once_and_the_same_each_time():
     address, _ = toolkit.archive()
     toolkit.archive.cache_clear()
@@ -90,6 +91,7 @@ def as_another_user(directory, act) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
+@pytest.mark.heavy
 def test_the_lock_of_one_user_serves_the_others(shared):
     if os.getuid():
         pytest.skip("needs root, to become another user")

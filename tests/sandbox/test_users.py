@@ -36,6 +36,7 @@ def test_only_root_may_write_there():
         SandboxSpec(writable=("/etc",))
 
 
+@pytest.mark.heavy
 def test_etc_is_as_in_the_image_at_the_start_and_after_a_reset(etc_box):
     look = (
         "find /etc | sort | sha256sum; stat -c %a /etc; head -n 1 /etc/passwd; wc -l < /etc/hosts"

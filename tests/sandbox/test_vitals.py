@@ -67,6 +67,7 @@ def busy():
         process.kill()
 
 
+@pytest.mark.heavy
 def test_a_process_that_runs_is_told_from_one_that_is_stopped(busy):
     first = read_vitals(busy)
     while (now := read_vitals(busy)).cpu_seconds <= first.cpu_seconds:
@@ -78,6 +79,7 @@ def test_a_process_that_runs_is_told_from_one_that_is_stopped(busy):
     assert not now.runnable and read_vitals(busy).cpu_seconds == now.cpu_seconds
 
 
+@pytest.mark.heavy
 def test_a_process_that_has_ended_has_no_vitals(busy):
     os.kill(busy, signal.SIGKILL)
     os.waitpid(busy, 0)

@@ -40,6 +40,8 @@ from tests.model.shapes import DENSE
 from tests.system.untimed import rl_lines
 from tests.system.whole_runs import SYNCHRONOUS, run
 
+pytestmark = pytest.mark.heavy
+
 CONFIG = build_config(quickstart_ale_agent.get_config().to_dict())
 AGENT, SPEC = CONFIG.external_agent, CONFIG.sandbox
 TASK = Task("count", 3, "train")

@@ -22,6 +22,8 @@ from tests.system.whole_runs import (
     run,
 )
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory, runtime_name):

@@ -12,6 +12,8 @@ import pytest
 
 from tests.system import sandboxes
 
+pytestmark = pytest.mark.heavy
+
 LIMIT_S = 60.0
 
 

@@ -1,8 +1,12 @@
 """Dynamic sampling in a whole run: groups whose outcomes are equal are replaced, and counted."""
 
+import pytest
+
 from ale_jax.data.replay import REPLACEABLE_STEPS
 from tests.system.untimed import rl_lines
 from tests.system.whole_runs import SYNCHRONOUS, broken_off, run
+
+pytestmark = pytest.mark.heavy
 
 GROUPS, MEMBERS = 3, 2  # as in SYNCHRONOUS and configs/smoke.py
 OVERRIDES = [

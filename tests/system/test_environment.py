@@ -4,6 +4,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.heavy
+
 COMPILE = """
 import logging, sys
 import jax

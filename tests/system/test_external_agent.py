@@ -29,6 +29,8 @@ from tests.system.oracle_ledger import OracleLedger
 from tests.system.untimed import rl_lines
 from tests.system.whole_runs import SYNCHRONOUS, run
 
+pytestmark = pytest.mark.heavy
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

@@ -26,6 +26,8 @@ from tests.system.in_process import Run, run_config, train
 from tests.system.untimed import TIME_PREFIX, rl_lines
 from tests.system.whole_runs import command, environment, interrupt, last_state, run
 
+pytestmark = pytest.mark.slow
+
 STEPS = 6
 RL = {"alpha": 2.0, "fill_queue": True, "groups_per_step": 2, "group_size": 4}
 WITHOUT_SANDBOXES = [

@@ -10,6 +10,8 @@ import pytest
 
 from ale_jax.system.lasting_output import lasting
 
+pytestmark = pytest.mark.heavy
+
 
 @contextlib.contextmanager
 def unread_pipe():

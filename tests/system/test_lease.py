@@ -12,6 +12,8 @@ from ale_jax.errors import RunFailed
 from ale_jax.system import lease
 from ale_jax.system.lease import LEASE_DIR, Lease, Owner, require_free
 
+pytestmark = pytest.mark.heavy
+
 HOLDER = """
 import sys
 from pathlib import Path

@@ -7,7 +7,11 @@ import sys
 import threading
 import warnings
 
+import pytest
+
 from ale_jax.system.library_log import LIBRARY_LOG_FILE, LibraryLog
+
+pytestmark = pytest.mark.heavy
 
 FULL = "/dev/full"  # every write to it fails for want of space
 

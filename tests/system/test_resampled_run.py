@@ -14,7 +14,7 @@ from ale_jax.learn.manifest import state_folder
 from tests.system.untimed import rl_lines
 from tests.system.whole_runs import environment
 
-pytestmark = pytest.mark.timeout(900)  # two whole runs
+pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 STEPS = 4
 ROLLBACK = {
     "rl.alpha": 0.0,

@@ -26,6 +26,8 @@ from ale_jax.system.serve import serving
 from ale_jax.system.workdir import Workdir
 from tests.quick_compile import QUICK_COMPILE
 
+pytestmark = pytest.mark.heavy
+
 MESSAGES = [{"role": "user", "content": "Read lemon.txt, then report."}]
 
 

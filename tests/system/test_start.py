@@ -25,6 +25,8 @@ from tests.system.whole_runs import (
     run,
 )
 
+pytestmark = pytest.mark.heavy
+
 ARITHMETIC = [
     "--config.worlds.train_families=('countdown3',)",
     "--config.worlds.held_out_families=()",

@@ -9,6 +9,8 @@ import pytest
 
 from ale_jax.system.stopping import ANOTHER_WAS_TOLD, SIGNALS, StopSignals
 
+pytestmark = pytest.mark.heavy
+
 PROGRAM = """
 import os, signal, sys, time
 from ale_jax.system.stopping import StopSignals

@@ -10,6 +10,8 @@ import pytest
 from ale_jax.system.workdir import RunState, Workdir
 from tests.system.configs import smoke_config
 
+pytestmark = pytest.mark.heavy
+
 CONFIG = smoke_config()
 
 

@@ -100,6 +100,7 @@ def ask(connection, session, text):
     return connection.prompt(session_id=session, prompt=[acp.text_block(text)])
 
 
+@pytest.mark.heavy
 def test_a_prompt_is_answered_with_updates_and_what_is_refused_is_not_done(folder):
     say = in_turn(
         f"I make it.{call('bash', command='touch a')}",
@@ -217,6 +218,7 @@ def test_an_editors_mcp_servers_are_reached_over_http(folder, mcp_url):
     assert ended[-1] == "completed"
 
 
+@pytest.mark.heavy
 def test_the_program_speaks_over_its_standard_input_and_output(folder):
     async def talk(endpoint):
         editor = Editor()

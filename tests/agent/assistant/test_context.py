@@ -35,6 +35,7 @@ def test_tokens_are_those_that_were_counted_and_an_estimate_of_the_rest():
     assert conversation.num_tokens() == 55  # 100 characters were 50 tokens
 
 
+@pytest.mark.heavy
 def test_a_summary_takes_the_place_of_the_conversation(folder):
     """In the gateway each letter is a token."""
 
@@ -56,6 +57,7 @@ def test_a_summary_takes_the_place_of_the_conversation(folder):
     assert 800 < fullest < 1100
 
 
+@pytest.mark.heavy
 def test_long_outputs_that_are_old_become_references_before_anything_is_lost(folder):
     (folder / "long").write_text("x" * 1500)
     short = call("bash", command="true")
@@ -72,6 +74,7 @@ def test_long_outputs_that_are_old_become_references_before_anything_is_lost(fol
     assert Path(path).read_text() == before
 
 
+@pytest.mark.heavy
 def test_a_long_output_is_read_from_the_file_to_which_it_refers(folder):
     settings = dataclasses.replace(AUTO, limits=Limits(output_chars=200))
 

@@ -3,9 +3,13 @@
 import dataclasses
 import json
 
+import pytest
+
 from ale_jax.agent.assistant.events import CallEnded
 from ale_jax.agent.assistant.settings import Hook, Limits
 from tests.agent.assistant.scripted import AUTO, call, endpoint_that, in_turn, play
+
+pytestmark = pytest.mark.heavy
 
 
 def outputs(folder, hooks, *calls, limits=AUTO.limits):

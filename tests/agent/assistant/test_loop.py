@@ -4,12 +4,15 @@ import asyncio
 import dataclasses
 from pathlib import Path
 
+import pytest
+
 from ale_jax.agent.assistant.assistant import Assistant, Setup
 from ale_jax.agent.assistant.events import CallEnded, CallStarted, Ended, Replied, Written
 from ale_jax.agent.assistant.settings import Features, Limits
 from tests.agent.assistant.scripted import AUTO, call, endpoint_that, in_turn, play, state_of
 
 
+@pytest.mark.heavy
 def test_calls_are_run_until_the_model_finishes(folder):
     say = in_turn(
         f"<think>so</think>I look.{call('bash', command='echo one > a; cat a')}",
@@ -57,6 +60,7 @@ def test_what_is_wrong_with_a_call_is_told_to_the_model(folder):
     assert session.ended.reason == "finished"
 
 
+@pytest.mark.heavy
 def test_what_a_tool_cannot_do_is_told_to_the_model(folder):
     say = in_turn(
         call("search", path="a" * 300),
@@ -73,6 +77,7 @@ def test_what_a_tool_cannot_do_is_told_to_the_model(folder):
     assert (session.ended.reason, session.ended.answer) == ("finished", "So be it.")
 
 
+@pytest.mark.heavy
 def test_turns_are_limited(folder):
     settings = dataclasses.replace(AUTO, limits=Limits(turns=2))
     with endpoint_that(lambda messages: call("bash", command="true")) as endpoint:
@@ -97,6 +102,7 @@ def test_a_sub_agent_has_its_own_context_and_returns_text(folder):
     assert {each.agent for each in session.of(Replied)} == {"", task.call_id}
 
 
+@pytest.mark.heavy
 def test_sub_agents_of_one_reply_work_at_the_same_time(folder):
     def say(messages):
         requests = [text for role, text in messages if role == "user"]

@@ -39,6 +39,7 @@ def test_text_is_the_answer_alone(ale_agent):
         assert ale_agent("run", "6 * 7?", "--output=text", endpoint=endpoint) == (0, "42\n", "")
 
 
+@pytest.mark.heavy
 def test_a_stream_tells_of_all_that_programs_want_to_know(ale_agent, folder):
     say = in_turn(
         f"<think>so</think>I look.{call('bash', command='echo hi')}",
@@ -82,6 +83,7 @@ def test_a_session_is_resumed_listed_and_exported(ale_agent, folder):
     assert messages[1:] == ["1", "One.", "2", "Two."]
 
 
+@pytest.mark.heavy
 def test_a_session_goes_on_where_it_began(ale_agent, folder, monkeypatch):
     with endpoint_that(in_turn("One.", call("bash", command="pwd"), "Two.")) as endpoint:
         ale_agent("run", "1", "--output=text", endpoint=endpoint)
@@ -93,6 +95,7 @@ def test_a_session_goes_on_where_it_began(ale_agent, folder, monkeypatch):
     assert endpoint.seen[-1][-1] == ("tool", str(folder))
 
 
+@pytest.mark.heavy
 def test_a_session_whose_process_was_killed_goes_on_after_its_last_event(ale_agent, folder):
     replies = {"Go.": call("bash", command="echo hi"), "Go on.": "On."}
     # After the call's result it does not answer, whether or not it is still asked.
@@ -177,6 +180,7 @@ print({"acp", "mcp"} & sys.modules.keys())
 """
 
 
+@pytest.mark.heavy
 def test_the_base_install_needs_no_library_of_the_extra():
     line = [sys.executable, "-c", IMPORT_ALL]
     assert subprocess.run(line, cwd=ROOT, capture_output=True, text=True).stdout == "set()\n"

@@ -20,6 +20,7 @@ def with_server(*words, **fields):
     return dataclasses.replace(AUTO, mcp_servers=(server,))
 
 
+@pytest.mark.heavy
 def test_a_servers_tools_are_called_under_its_name(folder, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     say = in_turn(
@@ -88,6 +89,7 @@ def test_a_tool_of_which_no_model_can_be_told_is_refused_by_name(fields, reason)
         tool_of(None, "calc", SimpleNamespace(**offered))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("command", ["import sys; sys.exit('no licence')", "absent-program"])
 def test_a_server_that_does_not_start_is_named_with_what_it_said(folder, command):
     settings = with_server("-c", command)
@@ -121,6 +123,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.heavy
 def test_a_server_whose_list_has_no_end_is_named(folder):
     with endpoint_that(in_turn()) as endpoint:
         with pytest.raises(ValueError, match=r"MCP server calc.* more than 100 pages.*config"):

@@ -26,6 +26,7 @@ STARTED = Started(
 REPLIED = Replied(content="x", reasoning="r", calls=CALLS, stop="stop", usage=Usage(5, 2, 1))
 
 
+@pytest.mark.heavy
 def test_a_resumed_session_asks_with_the_same_messages_as_one_that_went_on(folder):
     def script():
         return in_turn(call("bash", command="echo hi"), "Done.", "Bye.")

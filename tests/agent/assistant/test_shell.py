@@ -8,6 +8,8 @@ import pytest
 from ale_jax.agent.assistant.shell import Shell, _Output
 from tests.rows import each_row
 
+pytestmark = pytest.mark.heavy
+
 
 def run(folder, *commands, seconds=20, kept_chars=1000):
     async def all_of_them():

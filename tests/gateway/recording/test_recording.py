@@ -101,6 +101,7 @@ def test_the_first_difference_is_named(expected, found, where):
     assert difference(expected, found) == where
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "line",
     [
@@ -119,6 +120,7 @@ def test_a_damaged_file_is_refused_with_its_line(tmp_path, line):
     assert done.returncode == 2 and "line 2: no exchange" in done.stderr
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("left", [0, 1])
 def test_an_agent_is_tested_without_a_model(tmp_path, left):
     file, call = tmp_path / "talk.jsonl", {"name": "bash", "arguments": {"command": "echo 42"}}

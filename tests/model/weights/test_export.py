@@ -23,6 +23,8 @@ from tests.model.shapes import MIXED, MOE
 from tests.model.weights.families import FAMILIES, make_model, random_params, save_model
 from tests.quick_compile import QUICK_COMPILE
 
+pytestmark = pytest.mark.heavy
+
 ROOT = Path(__file__).parents[3]
 MESSAGES = [{"role": "user", "content": "Read lemon.txt."}]
 TOKENS = torch.arange(40).reshape(2, 20)

@@ -4,8 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from ale_jax.sandbox.disk import roots
 from tests.sandbox.test_death import wait_until
+
+pytestmark = pytest.mark.heavy
 
 OWNER = """
 import sys, time

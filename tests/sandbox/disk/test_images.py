@@ -8,6 +8,8 @@ import pytest
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.disk.images import IMAGES, TOOLS, ImageFiles, _extract
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture
 def place(tmp_path):

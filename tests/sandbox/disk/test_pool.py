@@ -12,6 +12,8 @@ from ale_jax.sandbox.pool.options import PoolOptions
 from tests.sandbox.disk.conftest import SPEC
 from tests.sandbox.pool.fakes import Events, in_a_loop, until
 
+pytestmark = pytest.mark.heavy
+
 
 async def text(pool, id: str, command: str) -> str:
     return (await pool.call(id, "run", command=command)).output

@@ -13,6 +13,8 @@ from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.verify.verifier import Verifier, verify
 from tests.sandbox.disk.conftest import SPEC
 
+pytestmark = pytest.mark.heavy
+
 AGENT = dataclasses.replace(SPEC, user="agent", writable=("/tests", "/opt/mine"))
 # A package whose file belongs to another user, as many of a distribution's do.
 INSTALL = """

@@ -9,6 +9,8 @@ import pytest
 from ale_jax.sandbox.hub import build, daemon
 from tests.sandbox.hub.conftest import is_gone, is_waiting, wait_until
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture
 def ask(workshop):

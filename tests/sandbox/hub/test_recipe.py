@@ -176,6 +176,7 @@ read_recipe("x", pathlib.Path(sys.argv[1]))
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["secret", "closed"])
 def test_what_cannot_be_read_is_named(name):
     with tempfile.TemporaryDirectory(dir="/tmp") as place:
@@ -207,6 +208,7 @@ def test_a_huge_file_is_refused_unread(folder):
     assert "1024 MiB" in refused(folder)
 
 
+@pytest.mark.heavy
 def test_a_folder_too_deep_to_be_named_is_refused(folder):
     here = os.open(folder, os.O_PATH)
     for _ in range(2100):

@@ -54,6 +54,7 @@ def hold(tmp_path):
         process.stdout.close()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("second", ["exclusive", "shared"])
 def test_a_lock_is_waited_for_until_its_holder_is_killed(hold, second):
     first = hold("exclusive", "1")
@@ -65,6 +66,7 @@ def test_a_lock_is_waited_for_until_its_holder_is_killed(hold, second):
     assert waiting.wait() == 0
 
 
+@pytest.mark.heavy
 def test_builders_share_what_a_remover_waits_for(hold):
     builders = [hold("shared", "1"), hold("shared", "1")]
     assert [each.stdout.readline() for each in builders] == ["held\n"] * 2

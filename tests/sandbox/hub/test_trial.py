@@ -11,6 +11,8 @@ from ale_jax.sandbox.docker_runtime import DockerRuntime
 from ale_jax.sandbox.hub import daemon
 from ale_jax.sandbox.hub.hub import first_fault
 
+pytestmark = pytest.mark.heavy
+
 
 class Box:
     """A sandbox as simple as can be: a folder, and a new shell for each command.

@@ -18,6 +18,8 @@ from tests.sandbox.service.conftest import ANN, BOB
 from tests.sandbox.service.test_cli import CLI
 from tests.sandbox.upstream import CALL, upstream
 
+pytestmark = pytest.mark.heavy
+
 COUNT = "n=$((n + 1)); sleep 1; echo $n"
 
 

@@ -29,7 +29,7 @@ from tests.sandbox.conftest import SPEC
 from tests.sandbox.pool.fakes import Events, in_a_loop, until
 from tests.sandbox.test_death import wait_until
 
-pytestmark = pytest.mark.each_runtime
+pytestmark = [pytest.mark.each_runtime, pytest.mark.heavy]
 
 OPTIONS = PoolOptions(slots=64)
 AGAIN = StartRequest(SPEC, id="a", recreate=True)

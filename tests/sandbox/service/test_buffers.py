@@ -194,6 +194,7 @@ def test_a_body_of_unknown_length_holds_no_more_than_it_had():
             wait_until(lambda: under_way(service, "write") == 2)
 
 
+@pytest.mark.heavy
 def test_a_real_archive_is_tried_with_more_and_more_room(remote, tmp_path, monkeypatch):
     monkeypatch.setattr(caller, "DOWNLOAD_BYTES", (1 << 16, 1 << 17))
     content = bytes(range(256)) * 1000

@@ -23,6 +23,8 @@ from ale_jax.sandbox.spec import WORK, SandboxSpec
 from tests.sandbox.conftest import SPEC
 from tests.sandbox.service.conftest import ANN, BOB
 
+pytestmark = pytest.mark.heavy
+
 SET = [
     word
     for name in ("memory_mb", "files_mb")

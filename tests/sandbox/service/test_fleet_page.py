@@ -55,6 +55,7 @@ def enter(page, token: str) -> None:
     page.click("#token button")
 
 
+@pytest.mark.heavy
 def test_a_life_as_its_owner_sees_it(runtime, page):
     with over(runtime) as service, service.client(ANN) as client:
         page.goto(f"{service.url}/fleet")

@@ -56,6 +56,7 @@ def ask(http, path, status=200, /, **body):
     return answer.json()
 
 
+@pytest.mark.heavy
 def test_an_episode(real):
     with real.http() as http:
         assert f"shell:{FAMILY}" in ask(http, "list")["env_id"]
@@ -73,6 +74,7 @@ def test_an_episode(real):
         ask(http, "step", 404, sandbox_id=id, action="closed")
 
 
+@pytest.mark.heavy
 def test_who_may_not_and_what_is_not(real):
     with real.http(ANN) as ann, real.http(BOB) as bob:
         assert FAMILY in ask(ann, "make", 422, env_id="shell:nothing")["error"]["message"]

@@ -15,6 +15,7 @@ def test_a_process_without_words_is_invalid(http, memory, call):
     assert memory.pool.calls == []
 
 
+@pytest.mark.heavy
 def test_rocks_client_is_refused_both_and_keeps_its_sandbox(real):
     with real.http() as http:
         id = started(http)

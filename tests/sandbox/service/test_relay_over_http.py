@@ -47,6 +47,7 @@ def test_megabytes_and_more_connections_than_there_may_be_at_a_time(remote):
         assert both.stdout == f"{3 << 20}\n" * 2
 
 
+@pytest.mark.heavy
 def test_each_sandbox_has_its_own(real, remote):
     with upstream("one\n") as one, upstream("two\n") as two, real.client() as client:
         with client.start(SPEC) as other, remote.relay(4000, HOST, one):
@@ -67,6 +68,7 @@ def test_nobody_relays_for_a_sandbox_that_is_not_theirs(real, remote):
     assert "refused" in remote.run("exec 3<> /dev/tcp/127.0.0.1/4000").output
 
 
+@pytest.mark.heavy
 def test_the_end_of_the_sandbox_is_told_at_the_end_of_the_block(real):
     with real.client() as client, client.start(SPEC) as box:
         with pytest.raises(SandboxGone), box.relay(4000, HOST, 9), raw(real, box, 4001) as other:
@@ -118,6 +120,7 @@ def test_a_client_that_hangs_up_ends_the_connections_inside(real, remote):
     assert remote.run("cat <&3; echo over", timeout=10).output == "over\n"
 
 
+@pytest.mark.heavy
 def test_the_asynchronous_twin_relays(real):
     async def use(port):
         async with AsyncSandboxClient(real.url, ANN) as client, client.start(SPEC) as box:

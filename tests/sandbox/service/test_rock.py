@@ -8,6 +8,7 @@ from tests.sandbox.service.conftest import ANN, BOB
 from tests.sandbox.service.rock_wire import START, V1, ask, refusal, started, status_of
 
 
+@pytest.mark.heavy
 def test_the_wire(real):
     with real.http() as http:
         id = started(http)

@@ -33,6 +33,7 @@ def stopped(http, id):
     assert status_of(http, id)["result"]["state"] == "stopped"
 
 
+@pytest.mark.heavy
 def test_a_restart_brings_the_files_back_under_the_same_id(real):
     with real.http() as http:
         id = started(http)

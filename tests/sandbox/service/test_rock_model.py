@@ -14,6 +14,8 @@ from ale_jax.sandbox.spec import WORK
 from tests.sandbox.service.conftest import BOB
 from tests.sandbox.service.rock_wire import V1, ask, refusal, started
 
+pytestmark = pytest.mark.heavy
+
 # Calls with each of the JSON texts that follow, at once, in pieces; prints the answers in order.
 AGENT = """
 import http.client, json, sys, threading, time

@@ -8,6 +8,8 @@ import pytest
 
 from tests.sandbox.service.conftest import ANN
 
+pytestmark = pytest.mark.heavy
+
 ROOT = Path(__file__).parents[3]
 PYTHON = Path(os.environ.get("ALE_ROCK_PYTHON", ROOT / ".venv-rock/bin/python"))
 PROGRAM = Path(__file__).with_name("rock_program.py")

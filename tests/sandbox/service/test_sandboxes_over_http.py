@@ -144,6 +144,7 @@ def test_what_the_agent_packed_does_not_lead_out(remote, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.heavy
 def test_snapshots_and_forks_have_the_files(real, remote):
     remote.write({"x": b"kept"})
     snapshot = remote.snapshot()
@@ -171,6 +172,7 @@ def test_processes_are_killed_and_files_are_kept(remote):
     assert remote.list() == []
 
 
+@pytest.mark.heavy
 def test_leaving_the_block_stops_it(real):
     with real.client() as client:
         with client.start(SPEC, labels={"for": "test"}) as box:
@@ -184,6 +186,7 @@ def test_leaving_the_block_stops_it(real):
         box.close()
 
 
+@pytest.mark.heavy
 def test_the_first_of_several_are_taken(real):
     with real.client() as client:
         boxes = client.start_many(SPEC, 2, spare=1)
@@ -265,6 +268,7 @@ def test_a_client_that_hangs_up_during_a_command_does_no_harm(real, remote):
     assert remote.read("log") == b"begun\nended\n"
 
 
+@pytest.mark.heavy
 def test_kept_ready_and_counted(real):
     with real.client(ROOT) as admin:
         admin.warm(SPEC, 1)
@@ -274,6 +278,7 @@ def test_kept_ready_and_counted(real):
         assert admin.stats()["slots"] == 8
 
 
+@pytest.mark.heavy
 def test_the_asynchronous_twin_does_the_same(real, tmp_path):
     async def use():
         async with AsyncSandboxClient(real.url, ANN) as client:

@@ -19,6 +19,8 @@ from ale_jax.sandbox.service.access import OPEN_PATHS
 from ale_jax.sandbox.spec import SandboxSpec
 from tests.sandbox.service.conftest import ANN, ROOT, SMALL, over_memory
 
+pytestmark = pytest.mark.heavy
+
 REQUEST = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 MANY = 1100
 

@@ -162,6 +162,7 @@ def test_a_member_has_no_size_below_zero(tmp_path):
         uploads.unpack(sized("x", -512), tmp_path)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "words",
     ["--format=gnu", "--format=gnu --sparse", "--format=pax", "--format=pax --sparse"],

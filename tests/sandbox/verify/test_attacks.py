@@ -38,6 +38,7 @@ OBSTACLES = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.each_runtime
 @pytest.mark.parametrize("obstacle", OBSTACLES.values(), ids=OBSTACLES)
 def test_obstacles_in_the_way_of_tests_and_report(box, runtime, obstacle):

@@ -38,6 +38,7 @@ def program_verifier() -> Verifier:
     return bash_verifier(script, Evidence.STDOUT, seconds=SECONDS)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("work", ["true", "false"])
 def test_where_there_is_a_verdict_there_is_no_control(box, work):
     leave(box, work)

@@ -78,6 +78,7 @@ def earned(box, files: dict[str, str] | None = None, test: bytes = TEST):
         return NO_VERDICT
 
 
+@pytest.mark.heavy
 @pytest.mark.each_runtime
 def test_the_reward_is_1_if_all_tests_pass(box):
     assert earned(box, {"solution.py": RIGHT}) == 1.0

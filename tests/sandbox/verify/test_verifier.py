@@ -21,6 +21,7 @@ from tests.sandbox.conftest import processes
 from tests.sandbox.verify.conftest import SPEC, bash_verifier, reward
 
 
+@pytest.mark.heavy
 @pytest.mark.each_runtime
 def test_the_reward_is_what_the_tests_find(box):
     assert reward(box) == 0.0
@@ -133,6 +134,7 @@ def test_no_verdict_is_trouble_of_the_infrastructure():
     assert issubclass(VerifierTimedOut, VerifierFailed)
 
 
+@pytest.mark.heavy
 @pytest.mark.each_runtime
 def test_a_lost_sandbox_is_no_verdict(runtime):
     with runtime.start(SPEC, {"run": "tests"}) as sandbox:
@@ -141,6 +143,7 @@ def test_a_lost_sandbox_is_no_verdict(runtime):
         verify(sandbox, bash_verifier())
 
 
+@pytest.mark.heavy
 @pytest.mark.each_runtime
 def test_a_sandbox_that_is_lost_under_the_tests_is_no_verdict(runtime):
     with runtime.start(SPEC, {"run": "tests"}) as sandbox:
@@ -234,6 +237,7 @@ cat <&3
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.each_runtime
 def test_the_tests_may_have_another_network_than_the_agent(runtime):
     agents = EgressPolicy("allowlist", ("b.invalid:443",))

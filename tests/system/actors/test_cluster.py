@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.heavy
+
 LOSE = """
 import os, signal, sys, time
 from pathlib import Path

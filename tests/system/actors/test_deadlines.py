@@ -40,6 +40,7 @@ def lose_one(workers, events, deadlines):
     workers._deadlines = LONG
 
 
+@pytest.mark.heavy
 def test_an_episode_of_a_stopped_actor_is_played_again_by_another(ray, runtime_name, monkeypatch):
     monkeypatch.setattr(rollout_workers, "CANCEL_S", 0.5)
     ledger, events, (key,) = OracleLedger(), Events(), keys(1)
@@ -75,6 +76,7 @@ class SleepingLedger(OracleLedger):
             self._scripts[name] = [sleep] * 9
 
 
+@pytest.mark.heavy
 def test_an_episode_that_takes_too_long_is_cancelled_and_its_sandbox_freed(ray, each_runtime):
     ledger, events, (key,) = SleepingLedger(), Events(), keys(1)
     with workers_of(each_runtime, ledger, events, actors=1) as workers:

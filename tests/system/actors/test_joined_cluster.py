@@ -64,6 +64,7 @@ def start_run(cluster, runtime_name, tmp_path):
     process.wait()
 
 
+@pytest.mark.heavy
 def test_a_run_goes_on_while_a_node_is_killed_and_another_joins(
     cluster, leave, start_run, tmp_path
 ):
@@ -106,6 +107,7 @@ def _events(workdir: Path, kind: str):
     return [event for event in found if event.kind == kind]
 
 
+@pytest.mark.heavy
 def test_a_worker_of_another_code_version_is_refused(
     cluster, leave, runtime_name, tmp_path, monkeypatch
 ):
@@ -126,6 +128,7 @@ def test_a_worker_of_another_code_version_is_refused(
     assert "install the same ale-jax on all nodes" in said and "python" not in said
 
 
+@pytest.mark.heavy
 def test_labels_choose_the_node(cluster, leave, runtime_name):
     marked = cluster.add_node(**NODE, labels={"pool": "sandboxes"})
     events, placement = Events(), PlacementConfig(cpus=0.5, labels=("pool=sandboxes",))

@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.heavy
+
 HEAVY = {"jax", "jaxlib", "flax", "optax", "transformers", "tokenizers", "ml_collections"}
 
 

@@ -105,6 +105,7 @@ def test_an_actor_that_keeps_dying_ends_its_slot_with_a_status(ray, runtime_name
     assert ledger.open_conversations == 0
 
 
+@pytest.mark.heavy
 def test_a_killed_sandbox_is_replaced_and_its_episode_played_again(ray, each_runtime):
     ledger, events, (first, second) = OracleLedger(), Events(), keys(2)
     ledger.gate.clear()

@@ -9,6 +9,8 @@ import pytest
 from tests.quick_compile import QUICK_COMPILE
 from tests.system.hosts.test_processes import free_address
 
+pytestmark = pytest.mark.heavy
+
 ENDS_S = 240.0  # only against a hang
 ENVIRONMENT = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": QUICK_COMPILE}
 

@@ -50,6 +50,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     assert finding.remedy == "choose another"
 
 
+@pytest.mark.heavy
 def test_a_full_disk_cannot_be_written(tiny):
     with contextlib.suppress(OSError), (tiny / "rest").open("wb") as file:
         while True:
@@ -58,6 +59,7 @@ def test_a_full_disk_cannot_be_written(tiny):
     assert finding.state is State.FAIL and "No space left" in finding.found
 
 
+@pytest.mark.heavy
 def test_a_disk_that_is_too_small_for_the_checkpoints_is_a_failure(tiny):
     each = checkpoint_bytes(smoke_config())
     assert MIB / 10 < each < MIB, "the smoke config's state"
@@ -67,6 +69,7 @@ def test_a_disk_that_is_too_small_for_the_checkpoints_is_a_failure(tiny):
     assert finding.found.startswith("1.0 MiB are free, and the checkpoints to come need 1.5 MiB (")
 
 
+@pytest.mark.heavy
 def test_checkpoints_that_are_there_already_need_no_more_room(tiny):
     assert check_room(tiny, keep=2, each=MIB // 2).state is State.FAIL
     manifest = tiny / "checkpoints" / "step_00000001" / "manifest.json"
@@ -75,6 +78,7 @@ def test_checkpoints_that_are_there_already_need_no_more_room(tiny):
     assert check_room(tiny, keep=2, each=MIB // 2 - 8192).state is State.OK
 
 
+@pytest.mark.heavy
 def test_ray_needs_shared_memory(tiny):
     finding = check_shared_memory(tiny)
     assert finding.state is State.WARN and "1 MiB are free" in finding.found

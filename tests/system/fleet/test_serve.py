@@ -16,6 +16,8 @@ from tests.sandbox.service.test_cli import SET
 from tests.sandbox.upstream import CALL, upstream
 from tests.system.conftest import SPEC
 
+pytestmark = pytest.mark.heavy
+
 SERVE = [sys.executable, "-m", "ale_jax.system.fleet.serve", "--port=0"]
 
 

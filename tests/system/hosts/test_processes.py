@@ -13,6 +13,8 @@ import pytest
 
 from tests.quick_compile import QUICK_COMPILE
 
+pytestmark = pytest.mark.heavy
+
 TIME_S = 800
 STEPS = 3
 # Attention credit and a divergence from the reference; critics, values, masks, an engine on each

@@ -14,6 +14,8 @@ from tests.quick_compile import QUICK_COMPILE
 from tests.system.untimed import rl_lines
 from tests.system.whole_runs import command, interrupt
 
+pytestmark = pytest.mark.slow
+
 STEPS = 5
 # Failures are punished, so that there is something to learn from a policy that knows nothing.
 OVERRIDES = (

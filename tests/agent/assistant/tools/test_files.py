@@ -34,6 +34,7 @@ def test_lines_are_numbered_and_chosen(workspace):
     assert use(ReadTool(workspace), path="a", offset=2, limit=1) == "2\ttwo\n[1 more lines]"
 
 
+@pytest.mark.heavy
 def test_lines_have_the_numbers_that_grep_gives_them(workspace):
     path = workspace.root / "a"
     path.write_bytes("1\f\v\x1c\x1d\x1e\x85\u2028\u2029\r1\r\n\r\nx\r\nx".encode())
@@ -98,6 +99,7 @@ def test_what_is_no_text_file_of_ordinary_size_is_refused(workspace):
     assert not (root / "new").exists()
 
 
+@pytest.mark.heavy
 def test_files_are_searched_by_content_and_by_name(workspace):
     root = workspace.root
     for path, text in (("a.py", "x\nneedle 1"), ("d/b.txt", "needle 2"), (".git/c.py", "needle")):
@@ -114,12 +116,14 @@ def test_files_are_searched_by_content_and_by_name(workspace):
         use(SearchTool(workspace), pattern="(")
 
 
+@pytest.mark.heavy
 def test_a_search_without_an_end_is_stopped(workspace):
     (workspace.root / "a").write_text("a" * 60)
     with pytest.raises(ToolError, match="no end after"):
         use(SearchTool(workspace, seconds=0.5), pattern=r"(a|aa)+$b")
 
 
+@pytest.mark.heavy
 def test_a_module_in_the_working_directory_is_not_loaded_by_a_search(workspace, monkeypatch):
     monkeypatch.chdir(workspace.root)
     monkeypatch.setenv("PYTHONPATH", ".")

@@ -1,0 +1,95 @@
+"""The tiers of the tests, and the rule that keeps the first one quick.
+
+    make check      tests without a mark: they start no runtime and no process, and compile little
+    make test       those, and the tests marked `heavy`
+    make test-slow  the tests marked `slow`, of which `.ci/run` takes one eighth
+
+A test that needs one of RUNTIME_FIXTURES is `heavy` by itself. An unmarked test that starts a
+process fails: it would make `make check` slow, or fail where a runtime is missing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+MARKS = ("heavy", "slow", "tree")
+RUNTIME_FIXTURES = {"cluster", "each_runtime", "pytest_runtime", "ray", "runtime", "runtime_name"}
+# What Python reports when it starts a process (see "Audit events" in its documentation).
+STARTS = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
+
+
+class Starts:
+    """Counts the processes that this process has started, and knows which fixtures did."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.fixtures: set[str] = set()
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, arguments: object) -> None:
+        self.count += event in STARTS
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--part",
+        metavar="K/N",
+        help="only every Nth of the selected files, counted from K (0 <= K < N)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[STARTED] = Starts()
+
+
+STARTED = pytest.StashKey[Starts]()
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if RUNTIME_FIXTURES & set(getattr(item, "fixturenames", ())):
+        item.add_marker(pytest.mark.heavy)
+
+
+@pytest.hookimpl(trylast=True)  # after pytest has selected by marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if part := config.getoption("part"):
+        number, _, parts = part.partition("/")
+        chosen = part_of_files({item.path for item in items}, int(number), int(parts))
+        config.hook.pytest_deselected(items=[item for item in items if item.path not in chosen])
+        items[:] = [item for item in items if item.path in chosen]
+
+
+def part_of_files(files: Iterable[Path], number: int, parts: int) -> set[Path]:
+    """Returns every `parts`th file, so that all numbers below `parts` together return each once.
+
+    ValueError if there is no such part.
+    """
+    if not 0 <= number < parts:
+        raise ValueError(f"part {number} of {parts} does not exist: choose 0 to {parts - 1}")
+    return set(sorted(files)[number::parts])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef, request: pytest.FixtureRequest):
+    starts = request.config.stash[STARTED]
+    before = starts.count
+    value = yield
+    if starts.count > before:
+        starts.fixtures.add(fixturedef.argname)
+    return value
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item):
+    starts = item.config.stash[STARTED]
+    before = starts.count
+    result = yield
+    is_marked = any(item.get_closest_marker(mark) for mark in MARKS)
+    if not is_marked and (starts.count > before or starts.fixtures & set(item.fixturenames)):
+        pytest.fail("starts a process: mark it `heavy`, or `slow` (tests/tiers.py)", pytrace=False)
+    return result
