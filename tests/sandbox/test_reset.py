@@ -10,12 +10,8 @@ from ale_jax.sandbox.api import SandboxLost
 from benchmarks.sandbox.host_view import runner_pid
 
 pytestmark = [
-    pytest.mark.heavy,
-    pytest.mark.skipif(os.getuid() != 0, reason="users of the host are only root's to choose"),
-]
     pytest.mark.each_runtime,
     pytest.mark.skipif(os.getuid() != 0, reason="users of the host are only root's to choose"),
-    pytest.mark.heavy,
 ]
 
 
