@@ -15,7 +15,7 @@ from ale_jax.monitor.report_sections import time_splits
 from ale_jax.monitor.run_files import read_run
 from tests.system.untimed import rl_lines
 from tests.system.whole_runs import (
-    SYNCHRONOUS,
+    LEARNING,
     begin,
     interrupt,
     last_state,
@@ -23,12 +23,6 @@ from tests.system.whole_runs import (
 )
 
 pytestmark = pytest.mark.heavy
-
-
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory, runtime_name):
-    workdir = tmp_path_factory.mktemp("run") / "unbroken"
-    return workdir, run(workdir, runtime_name, *SYNCHRONOUS)
 
 
 def test_a_run_leaves_its_records(unbroken):
@@ -43,6 +37,7 @@ def test_a_run_leaves_its_records(unbroken):
     }
     lines = rl_lines(workdir)
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
+    assert all(line["grad_norm"] > 0 for line in lines), "nothing was learned"
     assert 0 < lines[0]["train_rollout_logp_diff"] <= 1e-5
     assert all(
         "train_rollout_logp_diff" not in line for line in lines[1:]
@@ -69,19 +64,33 @@ def test_the_report_of_a_real_run_says_where_the_time_went(unbroken):
 def test_a_finished_run_is_left_alone(unbroken, runtime_name):
     workdir, _ = unbroken
     before = (workdir / "metrics.jsonl").read_bytes()
-    assert "is finished" in run(workdir, runtime_name, *SYNCHRONOUS)
+    assert "is finished" in run(workdir, runtime_name, *LEARNING)
     assert (workdir / "metrics.jsonl").read_bytes() == before
 
 
-def test_a_killed_synchronous_run_ends_like_an_unbroken_one(unbroken, tmp_path, runtime_name):
+def test_a_run_that_is_stopped_and_then_killed_ends_like_an_unbroken_one_on_other_workers(
+    unbroken, tmp_path, runtime_name
+):
     expected, _ = unbroken
-    workdir = tmp_path / "killed"
-    process = begin(workdir, runtime_name, *SYNCHRONOUS)
-    interrupt(process, workdir, signal.SIGKILL, step=2)
-    process.wait(30)
-    output = run(workdir, runtime_name, *SYNCHRONOUS)
+    actors = json.loads((expected / "config.json").read_text())["rollout"]["actors"]
+    others = [f"--config.rollout.actors={actors + 1}", "--config.rollout.episodes_per_actor=3"]
+    workdir = tmp_path / "broken"
+
+    stopped = begin(workdir, runtime_name, *LEARNING)
+    interrupt(stopped, workdir, signal.SIGTERM, step=1)
+    _, errors = stopped.communicate(timeout=60)
+    assert stopped.returncode == 130, errors
+    assert errors == "interrupted: the same command continues from the last checkpoint\n"
+    checkpoints = [each.name for each in (workdir / "checkpoints").iterdir()]
+    assert f"step_{len(rl_lines(workdir)):08d}" in checkpoints, "the newest step is saved"
+
+    killed = begin(workdir, runtime_name, *LEARNING)
+    interrupt(killed, workdir, signal.SIGKILL, step=3)
+    killed.wait(30)
+    output = run(workdir, runtime_name, *LEARNING, *others, "--resume")
     assert "continuing the unfinished run" in output
-    assert "resumed" in [e.kind for e in read_events(workdir / "events.jsonl").records]
+    events = [event.kind for event in read_events(workdir / "events.jsonl").records]
+    assert events.count("resumed") == 2
     assert rl_lines(workdir) == rl_lines(expected)
     jax.tree.map(np.testing.assert_array_equal, last_state(workdir), last_state(expected))
 
@@ -91,9 +100,9 @@ def test_a_run_that_was_stopped_for_long_makes_way_for_the_same_command(
 ):
     expected, _ = unbroken
     workdir = tmp_path / "stopped"
-    stopped = begin(workdir, runtime_name, *SYNCHRONOUS)
+    stopped = begin(workdir, runtime_name, *LEARNING)
     interrupt(stopped, workdir, signal.SIGSTOP, step=2)
-    assert "continuing the unfinished run" in run(workdir, runtime_name, *SYNCHRONOUS)
+    assert "continuing the unfinished run" in run(workdir, runtime_name, *LEARNING)
     files = contents(workdir)
     stopped.send_signal(signal.SIGCONT)
     assert stopped.wait(60) == 2
@@ -119,25 +128,3 @@ def contents(workdir):
         for file in files
         if states.isdisjoint(file.parents)
     }
-
-
-def test_the_number_of_workers_does_not_change_a_synchronous_run(unbroken, tmp_path, runtime_name):
-    expected, _ = unbroken
-    actors = json.loads((expected / "config.json").read_text())["rollout"]["actors"]
-    workdir = tmp_path / "other"
-    others = [f"--config.rollout.actors={actors + 1}", "--config.rollout.episodes_per_actor=3"]
-    run(workdir, runtime_name, *SYNCHRONOUS, *others)
-    assert rl_lines(workdir) == rl_lines(expected)
-    jax.tree.map(np.testing.assert_array_equal, last_state(workdir), last_state(expected))
-
-
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_a_run_that_is_stopped_says_how_to_go_on(tmp_path, runtime_name, sign):
-    workdir = tmp_path / "interrupted"
-    process = begin(workdir, runtime_name, *SYNCHRONOUS, "--config.rl.steps=500")
-    interrupt(process, workdir, sign, step=2)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
-    assert errors == "interrupted: the same command continues from the last checkpoint\n"
-    checkpoints = [each.name for each in (workdir / "checkpoints").iterdir()]
-    assert f"step_{len(rl_lines(workdir)):08d}" in checkpoints, "the newest step is saved"

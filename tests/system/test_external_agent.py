@@ -27,7 +27,7 @@ from tests.sandbox.service.conftest import over
 from tests.system.conftest import SPEC
 from tests.system.oracle_ledger import OracleLedger
 from tests.system.untimed import rl_lines
-from tests.system.whole_runs import SYNCHRONOUS, run
+from tests.system.whole_runs import LEARNING, run
 
 pytestmark = pytest.mark.heavy
 
@@ -163,14 +163,12 @@ def test_an_agent_finds_the_policy_where_official_clients_look(stage):
     assert episode.detail == "exit 9: {not a name}"
 
 
-def test_a_run_is_the_same_whether_our_loop_plays_or_a_program(runtime_name, tmp_path):
+def test_a_run_is_the_same_whether_our_loop_plays_or_a_program(unbroken, runtime_name, tmp_path):
     """An untrained policy writes what no call can be read in; both answer that in the same way."""
-    # Failures are punished, so that there is something to learn.
-    learns = ["--config.algo.advantage.mean=none", "--config.algo.advantage.failure_reward=-1.0"]
+    by_loop, _ = unbroken
     asks = f"--config.external_agent.command={AGENT.command!r}"
-    for name, own in (("loop", []), ("program", [asks])):
-        run(tmp_path / name, runtime_name, *SYNCHRONOUS, *learns, *own)
-    for ours, theirs in zip(*(rl_lines(tmp_path / n) for n in ("loop", "program")), strict=True):
+    run(tmp_path, runtime_name, *LEARNING, asks)
+    for ours, theirs in zip(rl_lines(by_loop), rl_lines(tmp_path), strict=True):
         assert theirs["grad_norm"] > 0
         for figure in ("tokens_crc32", "policy_tokens", "turns", "loss", "grad_norm"):
             assert ours[figure] == theirs[figure], figure
@@ -182,15 +180,14 @@ def test_calls_that_an_agent_requires_are_trained_on(runtime_name, tmp_path):
     asks = program(source.replace('"maxLength": 200', '"maxLength": 3'))
     overrides = {
         "external_agent.command": asks,
-        "algo.advantage.mean": "none",
-        "algo.advantage.failure_reward": -1.0,  # so that there is something to learn
+        "rl.steps": 2,
         "algo.old_logp": "generating",
         "rollout.max_reply_tokens": 64,
         "engine.max_sequence_length": 640,
         "engine.pages": 8 * 640 // 16,
     }
     options = [f"--config.{name}={value}" for name, value in overrides.items()]
-    run(tmp_path, runtime_name, *SYNCHRONOUS, *options)
+    run(tmp_path, runtime_name, *LEARNING, *options)
     for line in rl_lines(tmp_path):
         assert 1 <= line["turns"] <= 2 and line["trajectories_with_gradient"] == 6
         assert line["grad_norm"] > 0.01 and line["entropy"] < 1.0, "log 320 if it were free"

@@ -17,6 +17,12 @@ SYNCHRONOUS = [
     "--config.rl.steps=4",
     "--config.rl.groups_per_step=3",
 ]
+# Failures are punished, so that there is something to learn from a policy that knows nothing.
+LEARNING = [
+    *SYNCHRONOUS,
+    "--config.algo.advantage.mean=none",
+    "--config.algo.advantage.failure_reward=-1.0",
+]
 
 
 def command(workdir, runtime_name, *overrides):
