@@ -1,4 +1,4 @@
-"""User ids of the host, one for each running sandbox.
+"""User ids of the host that only one running sandbox has: one, or a range for a root on disk.
 
 The kernel counts some resources for each user of the host, whatever the namespace: inotify
 instances, queued signals, descriptors in flight. With a user of its own, a sandbox can exhaust only
@@ -91,8 +91,11 @@ _HOLDER = "echo; read _ && echo 0 > /proc/sys/user/max_user_namespaces && echo &
 
 
 class UserRange:
-    """The user ids `first` to `first` + RANGE - 1 of the host, and the namespace that is open as
-    `namespace`. No other process of this host has them."""
+    """The user ids `first` to `first` + RANGE - 1 of the host, which no other process has.
+
+    namespace: an open user namespace in which they are 0 to 65534, and the runner's. As user root
+    of it, an installer can give files to every user of the image.
+    """
 
     def __init__(self, first: int, namespace: int, claim: int):
         self.first, self.namespace, self._claim = first, namespace, claim

@@ -1,4 +1,4 @@
-"""The command line: `ale-sandbox COMMAND ...`."""
+"""The command line, `ale-sandbox COMMAND ...`, and its completion in bash and zsh."""
 
 from __future__ import annotations
 

@@ -152,8 +152,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class LoopDevice:
-    """The device at `path`. All of its `bytes` are reserved on the host's disk, so that no write to
-    it can fail because that disk is full."""
+    """The block device at `path`, over a file without a name. Both are gone when nothing uses the
+    device any more, however this process ends. All of its `bytes` are reserved on the host's disk,
+    so that no write to it can fail because that disk is full."""
 
     def __init__(self, directory: Path, size: int):
         """directory: on the disk to use. Errors: OSError."""

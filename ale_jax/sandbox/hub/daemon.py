@@ -1,4 +1,4 @@
-"""The registry's requests to the Docker daemon. Every call has a time limit."""
+"""Requests to the Docker daemon, each with a time limit, and the labels of what it holds for us."""
 
 from __future__ import annotations
 
@@ -153,6 +153,7 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
+# Labels by which a runtime's reaper recognizes what dead processes left at the daemon.
 OWNER, DEADLINE = "ale.owner", "ale.deadline"
 MOMENT_S = 600.0  # no container that helps for a moment is needed for longer
 
