@@ -11,6 +11,7 @@ from tests.tiers import part_of_files
 
 ROOT = Path(__file__).parents[1]
 TESTS = """
+import socket
 import subprocess
 import pytest
 
@@ -27,6 +28,10 @@ def test_starts_nothing():
 
 def test_starts_unsaid():
     subprocess.run(["true"])
+
+def test_asks_docker():
+    with socket.socket(socket.AF_UNIX) as asked, pytest.raises(OSError):
+        asked.connect("absent/docker.sock")
 
 @pytest.mark.heavy
 def test_starts_as_said():
@@ -45,7 +50,12 @@ def test_needs_a_server(server):
 def test_needs_the_same_server(server):
     pass
 """
-SERVED = {"test_needs_a_server", "test_needs_the_same_server"}
+UNSAID = {
+    "test_starts_unsaid",
+    "test_asks_docker",
+    "test_needs_a_server",
+    "test_needs_the_same_server",
+}
 pytestmark = pytest.mark.heavy
 
 
@@ -65,16 +75,15 @@ def play(folder: Path, *options: str) -> str:
 
 def test_what_starts_a_process_says_so_or_fails(tmp_path):
     said = play(tmp_path)
-    assert said.count("starts a process: mark it `heavy`") == 3
-    for test in ("starts_unsaid", "needs_a_server", "needs_the_same_server"):
-        assert f"test_{test} FAILED" in said
-    assert "3 failed, 4 passed" in said
+    assert said.count("mark it `heavy`") == 4
+    assert all(f"{test} FAILED" in said for test in UNSAID)
+    assert "4 failed, 4 passed" in said
 
 
 @pytest.mark.parametrize(
     ("marks", "played"),
     [
-        ("not slow and not heavy", {"test_starts_nothing", "test_starts_unsaid"}),
+        ("not slow and not heavy", {"test_starts_nothing"} | UNSAID),
         ("heavy", {"test_starts_as_said", "test_needs_a_runtime"}),
         ("slow", {"test_takes_its_time"}),
     ],
@@ -82,7 +91,7 @@ def test_what_starts_a_process_says_so_or_fails(tmp_path):
 def test_a_tier_is_chosen_by_marks_and_runtimes_are_heavy(marks, played, tmp_path):
     lines = play(tmp_path, "-m", marks).splitlines()
     said = [line.split("::")[1] for line in lines if line.startswith("test_some.py::")]
-    assert {name.split()[0] for name in said} - SERVED == played
+    assert {name.split()[0] for name in said} == played
 
 
 def test_all_parts_together_are_every_file_once():
@@ -95,5 +104,5 @@ def test_all_parts_together_are_every_file_once():
 
 
 def test_files_of_other_parts_are_left_out(tmp_path):
-    assert "7 deselected" in play(tmp_path, "--part=1/2")
+    assert "8 deselected" in play(tmp_path, "--part=1/2")
     assert "deselected" not in play(tmp_path, "--part=0/2")

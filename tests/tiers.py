@@ -5,7 +5,7 @@
     make test-slow  the tests marked `slow`, of which `.ci/run` takes one eighth
 
 A test that needs one of RUNTIME_FIXTURES is `heavy` by itself. An unmarked test that starts a
-process fails: it would make `make check` slow, or fail where a runtime is missing.
+process or asks Docker fails: it would make `make check` slow, or fail where a runtime is missing.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ STARTS = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spaw
 
 
 class Starts:
-    """Counts the processes that this process has started, and knows which fixtures did."""
+    """Counts the processes that this process has started and its connections to Docker, and knows
+    which fixtures made some."""
 
     def __init__(self) -> None:
         self.count = 0
         self.fixtures: set[str] = set()
         sys.addaudithook(self._hear)
 
-    def _hear(self, event: str, arguments: object) -> None:
-        self.count += event in STARTS
+    def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
+        asks_docker = event == "socket.connect" and "docker.sock" in str(arguments[1])
+        self.count += event in STARTS or asks_docker
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -91,5 +93,8 @@ def pytest_runtest_call(item: pytest.Item):
     result = yield
     is_marked = any(item.get_closest_marker(mark) for mark in MARKS)
     if not is_marked and (starts.count > before or starts.fixtures & set(item.fixturenames)):
-        pytest.fail("starts a process: mark it `heavy`, or `slow` (tests/tiers.py)", pytrace=False)
+        pytest.fail(
+            "starts a process or asks Docker: mark it `heavy`, or `slow` (tests/tiers.py)",
+            pytrace=False,
+        )
     return result
