@@ -2,7 +2,7 @@
 
 import pytest
 
-from ale_jax.sandbox.service.uploads import Part, parse_form
+from ale_jax.sandbox.service.uploads import MAX_PARTS, Part, parse_form
 from tests.rows import each_row
 
 TYPE = "multipart/form-data; boundary=b"
@@ -34,6 +34,13 @@ def test_parts_are_read_as_they_were_written():
 def test_what_is_no_form_is_refused(kind, body):
     with pytest.raises(ValueError, match="form"):
         parse_form(kind, body)
+
+
+def test_a_form_has_so_many_parts_and_no_more():
+    part = b'--b\r\nContent-Disposition: form-data; name="x"; filename="f"\r\n\r\n1\r\n'
+    assert len(parse_form(TYPE, part * MAX_PARTS + b"--b--")) == MAX_PARTS
+    with pytest.raises(ValueError, match="send it in parts"):
+        parse_form(TYPE, part * (MAX_PARTS + 1) + b"--b--")
 
 
 def test_httpx_writes_forms_that_are_read(memory, http):
