@@ -246,7 +246,7 @@ def learn_values(
         "critic_loss": float(sum(sums["squares"] for sums in every_sums) / tokens),
         "critic_grad_norm": float(max(sums["grad_norm"] for sums in every_sums)),
         CRITIC_SKIPPED: int(sum(sums[SKIPPED] for sums in every_sums)),
-        CRITICS_WITHOUT_UPDATE: sum(all(sums[SKIPPED] for sums in own) for own in of_critics),
+        CRITICS_WITHOUT_UPDATE: sum(all(bool(sums[SKIPPED]) for sums in own) for own in of_critics),
     }
 
 

@@ -132,7 +132,8 @@ def credit_by_critics(
         trusting_BT = _gae_advantage(batch, mean_BT, gamma, hp.lam, by_chunk)
         if not algo.advantage.blends:
             return trusting_BT
-        return blend(trusting_BT, _gae_advantage(batch, mean_BT, gamma, 1.0, by_chunk), at_end)
+        cautious_BT = _gae_advantage(batch, mean_BT, gamma, 1.0, by_chunk)
+        return np.asarray(blend(trusting_BT, cautious_BT, at_end))
 
     plain = _with_advantages(batches, list(map(advantage, batches, means)))
     credited = []

@@ -11,13 +11,18 @@ from jax.sharding import Mesh
 
 from ale_jax.data.experts import Expert
 from ale_jax.data.packing import pack_all
+from ale_jax.envs.transcripts import Transcript
 from ale_jax.learn.checkpoint import Checkpoints
+from ale_jax.learn.old_policies import REFERENCE, save_reference
 from ale_jax.model.shape import PolicyShape
+from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.monitor.evaluations import EVALUATIONS_FILE, WARM_START, recorded_names
 from ale_jax.monitor.metrics import METRICS_FILE, read_metrics
 from ale_jax.records import Task
 from ale_jax.sandbox.api import Runtime
+from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.system.actors.rollout_scheduler import RolloutScheduler
 from ale_jax.system.config import RunConfig
 from ale_jax.system.demonstrations import (
     collect_demonstrations,
@@ -27,6 +32,7 @@ from ale_jax.system.demonstrations import (
     tokenize,
 )
 from ale_jax.system.hosts.commands import Processes
+from ale_jax.system.resampling import Resampler
 from ale_jax.system.run_logger import RunLogger
 from ale_jax.system.stopping import StopSignals
 from ale_jax.system.tasks import Cursor, train_task
@@ -44,9 +50,10 @@ class Setting:
 
     config: RunConfig
     workdir: Workdir
+    stop: StopSignals
+    processes: Processes
     mesh: Mesh
     runtime: Runtime | None
-    processes: Processes
     files: TrainerFiles
 
     @property
@@ -72,6 +79,20 @@ class Setting:
     def train_task(self, number: int) -> Task:
         worlds, seed = self.config.worlds, self.config.seed
         return train_task(number, worlds.train_families, seed, worlds.tasks_per_family)
+
+
+def make_setting(
+    config: RunConfig, workdir: Workdir, stop: StopSignals, processes: Processes
+) -> Setting:
+    """Picks the runtime of the sandboxes, if any are needed, and makes the mesh."""
+    runtime = None
+    if config.sandboxed:
+        runtime = pick_runtime(config.rollout.runtime, config.sandboxed)
+        runtime.reap()
+        rollout = dataclasses.replace(config.rollout, runtime=runtime.name)
+        config = dataclasses.replace(config, rollout=rollout)
+    mesh = make_mesh(config.mesh)
+    return Setting(config, workdir, stop, processes, mesh, runtime, TrainerFiles())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,18 +152,17 @@ def _require_no_steps(path: Path) -> None:
         )
 
 
-def begin_anew(
-    setting: Setting, checkpoints: Checkpoints, logger: RunLogger, stop: StopSignals
-) -> Start:
+def begin_anew(setting: Setting, checkpoints: Checkpoints, logger: RunLogger) -> Start:
     """Collects demonstrations, trains a tokenizer on them, and trains the policy to imitate them.
     ValueError if the disk has no room for the checkpoints to come.
 
     Nothing is demonstrated if the warm start has no steps and the tokenizer is given: by its path,
     or by `weights`.
     """
-    config, warm = setting.config, setting.config.warm_start
+    config, warm, stop = setting.config, setting.config.warm_start, setting.stop
     source = config.tokenizer.path or config.weights
-    domains, probe = [], []
+    domains: list[list[Transcript]] = []
+    probe: list[Transcript] = []
     if warm.max_steps or not source:
         domains, probe = collect_demonstrations(config, setting.runtime, logger.progress, stop)
     texts, size = itertools.chain(*domains), config.tokenizer.vocab_size
@@ -153,7 +173,7 @@ def begin_anew(
     oracles = None
     if config.resampling.wants_oracles:
         # Before training, so that an oracle that is too long for the context is refused early.
-        oracles = play_oracles(setting, tokenizer, logger, stop)
+        oracles = play_oracles(setting, tokenizer, logger)
     if warm.max_steps:
         logger.progress.phase("warm start", warm.max_steps, target=warm.target_success)
         trainer.begin_warm_start()
@@ -171,9 +191,37 @@ def begin_anew(
     return Start(tokenizer, trainer, Cursor(), oracles)
 
 
-def play_oracles(
-    setting: Setting, tokenizer: ChatTokenizer, logger: RunLogger, stop: StopSignals
-) -> Sequence[Expert]:
+def keep_reference(setting: Setting, logger: RunLogger) -> None:
+    """Stores the reference policy if the loss has a KL term. Later checkpoints do not contain it,
+    as they hold later weights."""
+    if setting.config.algo.loss.kl_weight > 0:
+        record, lease = logger.events.record, setting.workdir.lease
+        save_reference(setting.path, REFERENCE, record, setting.files, lease)
+
+
+def open_resampler(
+    setting: Setting, start: Start, scheduler: RolloutScheduler, logger: RunLogger
+) -> Resampler:
+    """Opens the resampler of the checkpoint, or a new one, which may start with oracle experts."""
+    config, state = setting.config, start.cursor.resampling
+    resampler = Resampler(
+        config.resampling,
+        setting.train_task,
+        config.rl.group_size,
+        config.seed,
+        logger.events.record,
+        state,
+    )
+    if state is None and config.resampling.wants_oracles:
+        experts = start.oracles
+        if experts is None:  # the run was restored from the checkpoint before its first step
+            experts = play_oracles(setting, start.tokenizer, logger)
+        sampling, on_result = config.train_sampling, lambda done: setting.stop.check()
+        resampler.admit(experts, lambda checks: scheduler.play(checks, sampling, on_result))
+    return resampler
+
+
+def play_oracles(setting: Setting, tokenizer: ChatTokenizer, logger: RunLogger) -> Sequence[Expert]:
     """Plays the oracle on every training task. KeyboardInterrupt if the run should stop."""
     worlds, progress = setting.config.worlds, logger.progress
     count = worlds.tasks_per_family * len(worlds.train_families)
@@ -181,7 +229,7 @@ def play_oracles(
     progress.phase("oracle experts", len(tasks), unit="episodes")
 
     def on_progress(done: int) -> None:
-        stop.check()
+        setting.stop.check()
         progress.update(done)
 
     return oracle_experts(setting.config, tasks, setting.runtime, tokenizer, on_progress)

@@ -59,6 +59,10 @@ class Watchdog:
         while not self._closing.wait(LOOK_S):
             self.look()
 
+    def watch(self, look: Callable[[], Sign]) -> None:
+        """Looks by `look` from now on."""
+        self._look = look
+
     def look(self) -> None:
         """Compares with the look before."""
         sign, now = self._look(), self._clock()

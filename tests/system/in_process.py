@@ -29,9 +29,10 @@ from ale_jax.records import EpisodeKey, RolloutRequest, Task
 from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.system.actors.rollout_scheduler import RolloutScheduler
 from ale_jax.system.build_config import build_config
+from ale_jax.system.group_feed import GroupFeed
 from ale_jax.system.hosts.commands import Alone
 from ale_jax.system.tasks import Cursor
-from ale_jax.system.train_loop import TrainParts, train_loop
+from ale_jax.system.train_loop import train_loop
 from ale_jax.system.trainer import Trainer
 
 ALONE = Alone()
@@ -239,15 +240,11 @@ class Run:
             closing(workers),
             RolloutScheduler(workers, engine.check) as scheduler,
         ):
-            parts = TrainParts(
-                config,
-                trainer.make_learner(),
-                scheduler,
-                FromTheStart(config.rl.group_size),
-                journal,
-                Callbacks(lambda version: trainer.publish(version=version), report, save),
-            )
-            train_loop(cursor, parts)
+            resampler = FromTheStart(config.rl.group_size)
+            run = Callbacks(lambda version: trainer.publish(version=version), report, save)
+            learner = trainer.make_learner()
+            feed = GroupFeed(config, cursor, scheduler, resampler, journal, run.note_dropped)
+            train_loop(cursor, config, learner, feed, resampler, run)
 
 
 def mean_reward(report):

@@ -7,8 +7,7 @@ import pytest
 from ale_jax.data.experts import TEACHER, Expert
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Task
-from ale_jax.system.controller import _Session
-from ale_jax.system.start import Setting, Start, play_oracles
+from ale_jax.system.start import Setting, Start, open_resampler, play_oracles
 from ale_jax.system.tasks import Cursor
 from tests.data.make_trajectories import make_turn
 from tests.system.configs import smoke_config
@@ -28,7 +27,7 @@ def setting():
     worlds = {"train_families": ("countdown3",), "held_out_families": (), "tasks_per_family": 2}
     evaluated = {"held_out_tasks": 0}
     config = smoke_config(worlds=worlds, eval=evaluated, resampling=RESAMPLED)
-    return Setting(config, *[None] * 5)
+    return Setting(config, None, Stopped(), *[None] * 4)
 
 
 def test_while_their_conversations_are_made(setting):
@@ -36,7 +35,7 @@ def test_while_their_conversations_are_made(setting):
     progress = SimpleNamespace(phase=lambda *_, **__: None, update=shown.append)
     tokenizer = ChatTokenizer(train_bpe((), 300))
     with pytest.raises(KeyboardInterrupt):
-        play_oracles(setting, tokenizer, SimpleNamespace(progress=progress), Stopped())
+        play_oracles(setting, tokenizer, SimpleNamespace(progress=progress))
     assert shown == []
 
 
@@ -44,7 +43,6 @@ def test_while_they_are_played_again_as_the_policy_will_meet_them(setting):
     oracle = Expert(Task("countdown3", 0, "train"), (make_turn([1], [2]),), TEACHER, 1.0)
     start = Start(None, None, Cursor(), [oracle])
     logger = SimpleNamespace(events=SimpleNamespace(record=None))
-    session = _Session(setting, start, None, None, logger, Stopped())
     played = []
 
     def play(requests, sampling, on_result=lambda done: None):
@@ -53,5 +51,5 @@ def test_while_they_are_played_again_as_the_policy_will_meet_them(setting):
         return []
 
     with pytest.raises(KeyboardInterrupt):
-        session._open_resampler(SimpleNamespace(play=play))
+        open_resampler(setting, start, SimpleNamespace(play=play), logger)
     assert played == []

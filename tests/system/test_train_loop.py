@@ -13,8 +13,9 @@ from ale_jax.errors import RunFailed
 from ale_jax.learn.critics import CRITIC_SKIPPED, CRITICS_WITHOUT_UPDATE
 from ale_jax.learn.finite import SKIPPED
 from ale_jax.system.actors.rollout_scheduler import RolloutScheduler
+from ale_jax.system.group_feed import FAILED_STEPS, GroupFeed, take_groups
 from ale_jax.system.tasks import Cursor, GroupStream
-from ale_jax.system.train_loop import FAILED_STEPS, TrainParts, take_groups, train_loop
+from ale_jax.system.train_loop import train_loop
 from tests.data.make_trajectories import make_trajectory, make_turn
 from tests.system.in_process import Callbacks, FromTheStart, run_config
 
@@ -104,8 +105,9 @@ def reports_of(steps, folder):
         Journal(folder, lambda *_, **__: None) as journal,
         RolloutScheduler(workers, _nothing) as scheduler,
     ):
-        parts = TrainParts(config, learner, scheduler, FromTheStart(2), journal, callbacks)
-        train_loop(Cursor(), parts)
+        cursor, resampler = Cursor(), FromTheStart(2)
+        feed = GroupFeed(config, cursor, scheduler, resampler, journal, callbacks.note_dropped)
+        train_loop(cursor, config, learner, feed, resampler, callbacks)
     return reports
 
 
