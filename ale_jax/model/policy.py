@@ -14,8 +14,13 @@ from ale_jax.model.attention import packed_attention
 from ale_jax.model.blockwise_attention import Places
 from ale_jax.model.compute import FLOAT32, Compute, cast_layer, product, recomputed
 from ale_jax.model.context import SequencePermutation
-from ale_jax.model.layer_scan import apply_in_turn
-from ale_jax.model.layers import feed_forward, project_out, project_qkv, rms_norm
+from ale_jax.model.layers import (
+    apply_in_turn,
+    feed_forward,
+    project_out,
+    project_qkv,
+    rms_norm,
+)
 from ale_jax.model.lora import adapted_layers, merge_layer
 from ale_jax.model.moe import RouterStats
 from ale_jax.model.params import Param, Params, param_table

@@ -19,7 +19,7 @@ from ale_jax.model.cache import cache_sharding, empty_cache
 from ale_jax.model.capacity_dispatch import SLACK
 from ale_jax.model.compute import SAME, has_own_weights, sampler_shardings, served_weights
 from ale_jax.model.guides import guides_bytes
-from ale_jax.model.layer_scan import scanned
+from ale_jax.model.layers import scanned
 from ale_jax.model.lora import FULL, LoraShape
 from ale_jax.model.params import is_param, param_table
 from ale_jax.model.policy import SCORE_BLOCK

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ale_jax.model import layer_scan
+from ale_jax.model import layers as layers_module
 from ale_jax.model.compute import Compute
 from ale_jax.model.lora import TARGETS, LoraShape, new_adapters, trained, with_trained
 from ale_jax.model.params import init_params
@@ -27,7 +27,7 @@ MESHES = {"alone": {}, "on a mesh": {"data": 2, "expert": 2, "context": 2}}
 
 def computed(monkeypatch, adapted, compute, mesh, scanned):
     """Gradient and router statistics, and the program, with runs of `scanned` layers scanned."""
-    monkeypatch.setattr(layer_scan, "SCANNED", scanned)
+    monkeypatch.setattr(layers_module, "SCANNED", scanned)
     params = init_params(jax.random.key(0), DEEP)
     if adapted:
         params |= new_adapters(jax.random.key(1), DEEP, LORA)
