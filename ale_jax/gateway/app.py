@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from ale_jax.errors import RolloutsFailed
-from ale_jax.gateway.answers import answer
+from ale_jax.gateway.answers import answer, streamed
 from ale_jax.gateway.api import (
     anthropic_messages,
     openai_chat,
@@ -23,14 +23,18 @@ from ale_jax.gateway.api import (
     responses_events,
 )
 from ale_jax.gateway.episode import GatewayEpisode
-from ale_jax.gateway.episodes import Episodes
-from ale_jax.gateway.guard import Guard, episode_of
-from ale_jax.gateway.histories import Histories
-from ale_jax.gateway.load_page import PAGE_HEADERS, load_page
-from ale_jax.gateway.metrics import HEALTH, LOAD_PAGE, METRICS, GatewayMetrics, Measure
+from ale_jax.gateway.episodes import Episodes, Guard, episode_of
+from ale_jax.gateway.kept_calls import HEADER, Histories, Retries
+from ale_jax.gateway.metrics import (
+    HEALTH,
+    LOAD_PAGE,
+    METRICS,
+    PAGE_HEADERS,
+    GatewayMetrics,
+    Measure,
+    load_page,
+)
 from ale_jax.gateway.requests import ApiError, ChatRequest, ChatResult
-from ale_jax.gateway.retries import HEADER, Retries
-from ale_jax.gateway.streaming import streamed
 
 MESSAGES = "/v1/messages"  # below it, errors have Anthropic's shape
 

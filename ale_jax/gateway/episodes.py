@@ -1,4 +1,5 @@
-"""Which episode a client belongs to, by its token."""
+"""Which episode a client belongs to, by its token, and who may call: decided before anything that a
+client sends is read."""
 
 from __future__ import annotations
 
@@ -6,15 +7,24 @@ import contextlib
 import hashlib
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ale_jax.gateway.custody.token_tree import Branch, BranchChoice
 from ale_jax.gateway.episode import GatewayEpisode
+from ale_jax.gateway.metrics import OPEN
 from ale_jax.gateway.requests import ApiError
 
 TOKEN_BYTES = 24
 RETRY_AFTER_S = 1  # for a call that found too many others
+MAX_BODY_BYTES = 64 << 20
 KEPT_ENDED = 4096  # tokens of ended episodes that are still known
+
+Refuse = Callable[[Request, ApiError], Awaitable[Response]]
 
 
 class Episodes:
@@ -70,6 +80,58 @@ class Episodes:
         if episode is None:
             raise ApiError(401, "the token is not that of an episode")
         return episode
+
+
+class Guard:
+    """ASGI middleware: finds the episode that a call belongs to, and bounds the call's body.
+
+    refuse: the answer to a call that is not admitted.
+    """
+
+    def __init__(self, app: ASGIApp, episodes: Episodes, refuse: Refuse):
+        self._app, self._episodes, self._refuse = app, episodes, refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in OPEN:
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        with contextlib.ExitStack() as call:
+            try:
+                admitted = self._episodes.admitted(_token(request))
+                request.state.episode = call.enter_context(admitted)
+            except ApiError as error:
+                response = await self._refuse(request, error)
+                await response(scope, receive, send)
+                return
+            await self._app(scope, _bounded(receive), send)
+
+
+def episode_of(request: Request) -> GatewayEpisode:
+    """The episode that the guard has found."""
+    return request.state.episode
+
+
+def _token(request: Request) -> str:
+    """OpenAI's clients send a bearer token, Anthropic's a key."""
+    kind, _, token = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() != "bearer":
+        token = request.headers.get("x-api-key", "")
+    return token.strip()
+
+
+def _bounded(receive: Receive) -> Receive:
+    total = 0
+
+    async def receive_more() -> Message:
+        nonlocal total
+        message = await receive()
+        total += len(message.get("body", b""))
+        if total > MAX_BODY_BYTES:
+            raise HTTPException(413, f"a request may have {MAX_BODY_BYTES} bytes")
+        return message
+
+    return receive_more
 
 
 def _hash(token: str) -> bytes:

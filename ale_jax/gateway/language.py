@@ -12,13 +12,13 @@ import numpy as np
 from ale_jax.gateway.formats.grammar import json_grammar
 from ale_jax.gateway.formats.reply import (
     MARK,
+    THINK,
     ParsedReply,
     ReplyFormat,
     sendable,
+    split_thoughts,
     without_marks,
 )
-from ale_jax.gateway.formats.thoughts import OPEN as THINK
-from ale_jax.gateway.formats.thoughts import split_thoughts
 from ale_jax.gateway.requests import AUTO, NONE, REQUIRED, ApiError, ChatRequest, Prompt
 
 UNDECODED = "\ufffd"  # at the end: a letter of which some bytes are still to come

@@ -1,12 +1,15 @@
-"""What the gateway does, in numbers for Prometheus."""
+"""What the gateway does: in numbers for Prometheus, and its load as a page for people."""
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
+import jinja2
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
@@ -18,6 +21,10 @@ RECENT = 1000  # calls that percentiles are of
 SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 HEALTH, METRICS, LOAD_PAGE = "/health", "/metrics", "/"
 OPEN = (HEALTH, METRICS, LOAD_PAGE)  # for whoever watches, without a token
+WINDOW_S = 60.0
+SHARES = {"median": 0.5, "95 %": 0.95, "99 %": 0.99, "longest": 1.0}
+# The page has no scripts, and fetches nothing.
+PAGE_HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
 
 
 class RecentCall(NamedTuple):
@@ -111,3 +118,57 @@ class Measure:
             path = scope["path"] if scope["path"] in self._paths else "other"
             metrics.calls.labels(path, status).inc()
             metrics.recent_calls.append(RecentCall(ended, path, status, ended - began))
+
+
+@dataclasses.dataclass(frozen=True)
+class PathLoad:
+    """Recent calls of a path. seconds: of those that were answered, for each of SHARES."""
+
+    path: str
+    calls: int
+    refused: int
+    seconds: tuple[float, ...]
+
+
+def load_page(metrics: GatewayMetrics, model: str) -> str:
+    """The page as HTML."""
+    now = time.monotonic()
+    replies = [each for each in metrics.recent_replies if now - each.ended < WINDOW_S]
+    calls = [each.ended for each in metrics.recent_calls if now - each.ended < WINDOW_S]
+    return _template().render(
+        model=model,
+        in_progress=metrics.in_progress,
+        calls_per_second=_rate(len(calls), calls, now),
+        tokens_per_second=_rate(
+            sum(each.tokens for each in replies), [each.ended for each in replies], now
+        ),
+        shares=tuple(SHARES),
+        rows=list(_path_loads(list(metrics.recent_calls))),
+        recent=metrics.recent_calls.maxlen,
+    )
+
+
+def _rate(count: int, ends: Sequence[float], now: float) -> float:
+    """Per second. Only so many ends are known, which may be of less than the whole window."""
+    return count / max(now - ends[0], 1.0) if ends else 0.0
+
+
+def _path_loads(calls: Sequence[RecentCall]) -> Iterator[PathLoad]:
+    for path in sorted({call.path for call in calls}):
+        own = [call for call in calls if call.path == path]
+        seconds = sorted(call.seconds for call in own if call.status == "200")
+        marks = [_quantile(seconds, share) for share in SHARES.values()] if seconds else []
+        yield PathLoad(path, len(own), len(own) - len(seconds), tuple(marks))
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+
+
+@cache
+def _template() -> jinja2.Template:
+    loader = jinja2.PackageLoader("ale_jax.gateway", "")
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+    )
+    return environment.get_template("load.html.jinja")

@@ -5,7 +5,7 @@ import pytest
 
 from ale_jax.gateway.custody.token_tree import TokenTree
 from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
-from ale_jax.gateway.formats.hermes import Hermes
+from ale_jax.gateway.formats.json_calls import Hermes
 from ale_jax.gateway.language import Language
 from ale_jax.gateway.messages import ChatMessage, ToolCall
 from ale_jax.gateway.requests import CONTEXT_FULL, ApiError, ChatRequest, SampleOptions

@@ -6,7 +6,6 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from ale_jax.gateway import guard
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.server import _listener, served
@@ -62,7 +61,7 @@ def test_an_ended_episode_is_refused_whatever_the_body(url, episodes, path):
 
 
 def test_a_body_that_is_too_long_is_refused(url, episodes, monkeypatch):
-    monkeypatch.setattr(guard, "MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr("ale_jax.gateway.episodes.MAX_BODY_BYTES", 1000)
     headers = {"Authorization": f"Bearer {episodes.open(Busy())}"}
     body = BODY | {"user": "x" * 1000}
     found = httpx.post(f"{url}/chat/completions", json=body, headers=headers)

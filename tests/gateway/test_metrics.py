@@ -7,10 +7,9 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ale_jax.gateway import load_page
 from ale_jax.gateway.app import make_app
-from ale_jax.gateway.metrics import GatewayMetrics, RecentCall, RecentReply
-from ale_jax.gateway.retries import HEADER
+from ale_jax.gateway.kept_calls import HEADER
+from ale_jax.gateway.metrics import GatewayMetrics, RecentCall, RecentReply, load_page
 from ale_jax.gateway.server import served
 from tests.gateway.test_app import Gateway, play_with_openai
 
@@ -108,17 +107,17 @@ def test_the_page_shows_who_was_answered_and_how_quickly(gateway):
 
 def test_rates_and_latencies_are_those_of_recent_calls(monkeypatch):
     seen = GatewayMetrics()
-    monkeypatch.setattr(load_page.time, "monotonic", lambda: 1000.0)
+    monkeypatch.setattr("ale_jax.gateway.metrics.time.monotonic", lambda: 1000.0)
     ends = [900.0, *(980.0 + n / 10 for n in range(100))]
     seen.recent_calls.extend(
         RecentCall(end, "/v1/x", "200", 0.01 * n) for n, end in enumerate(ends)
     )
     seen.recent_replies.extend(RecentReply(end, 30) for end in ends)
-    shown = re.findall("<d[dt]>(.*?)</d[dt]>", load_page.load_page(seen, "policy"))
+    shown = re.findall("<d[dt]>(.*?)</d[dt]>", load_page(seen, "policy"))
     figures = dict(zip(shown[::2], shown[1::2], strict=True))
     assert figures["calls per second"] == "5.0", (
         "100 in the 20 s since the first of the last minute"
     )
     assert figures["tokens per second"] == "150"
-    times = re.findall(r"<td>(\d\.\d\d) s</td>", load_page.load_page(seen, "policy"))
+    times = re.findall(r"<td>(\d\.\d\d) s</td>", load_page(seen, "policy"))
     assert times == ["0.50", "0.95", "0.99", "1.00"]

@@ -12,7 +12,7 @@ from ale_jax.gateway.api.openai_responses import ResponsesBody, output_items, re
 from ale_jax.gateway.api.responses_events import ResponsesEvents
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.formats.families import format_named
-from ale_jax.gateway.histories import Histories
+from ale_jax.gateway.kept_calls import Histories
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import ApiError, ChatResult, Choice, TokenLogprob, Usage
 from ale_jax.gateway.server import served

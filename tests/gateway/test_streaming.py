@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from ale_jax.gateway.answers import streamed
 from ale_jax.gateway.api import openai_chat
 from ale_jax.gateway.requests import CONTEXT_FULL, ApiError
-from ale_jax.gateway.streaming import streamed
 from tests.gateway.fake_policy import FakePolicy
 from tests.gateway.test_episode import TASK, open_episode, request
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from ale_jax.gateway.formats.hermes import Hermes
+from ale_jax.gateway.formats.json_calls import Hermes
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from tests.model.test_tokenizer import DIALOGUE
 

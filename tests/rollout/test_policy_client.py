@@ -14,7 +14,7 @@ from ale_jax.gateway.app import make_app
 from ale_jax.gateway.custody.token_tree import TokenTree
 from ale_jax.gateway.episode import GatewayEpisode
 from ale_jax.gateway.episodes import Episodes
-from ale_jax.gateway.formats.hermes import Hermes
+from ale_jax.gateway.formats.json_calls import Hermes
 from ale_jax.gateway.language import Language
 from ale_jax.gateway.server import served
 from ale_jax.rollout import policy_client

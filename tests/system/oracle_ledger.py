@@ -14,7 +14,7 @@ from ale_jax.gateway.custody.ledger import AgentClock
 from ale_jax.gateway.custody.token_tree import TokenTree
 from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
 from ale_jax.gateway.episodes import Episodes
-from ale_jax.gateway.formats.plain_json import PlainJson
+from ale_jax.gateway.formats.json_calls import PlainJson
 from ale_jax.gateway.language import Language
 from ale_jax.records import Trajectory
 from tests.gateway.fake_policy import Written

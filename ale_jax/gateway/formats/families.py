@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ale_jax.gateway.formats.harmony import Harmony
-from ale_jax.gateway.formats.hermes import Hermes
-from ale_jax.gateway.formats.llama3 import Llama3
-from ale_jax.gateway.formats.mistral import Mistral
-from ale_jax.gateway.formats.plain_json import PlainJson
+from ale_jax.gateway.formats.json_calls import Hermes, Llama3, Mistral, PlainJson
 from ale_jax.gateway.formats.qwen3_coder import Qwen3Coder
 from ale_jax.gateway.formats.reply import ReplyFormat
 

@@ -23,15 +23,15 @@ from typing import Any
 from ale_jax.gateway.formats.coder_values import Value
 from ale_jax.gateway.formats.grammar import Tokens, piece, repeated
 from ale_jax.gateway.formats.reply import (
+    THINK,
     NotACall,
     ParsedReply,
     Tools,
     read_tagged,
+    split_thoughts,
     without_marks,
 )
 from ale_jax.gateway.formats.schemas import Document, Option
-from ale_jax.gateway.formats.thoughts import OPEN as THINK
-from ale_jax.gateway.formats.thoughts import split_thoughts
 from ale_jax.gateway.messages import ToolCall
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"

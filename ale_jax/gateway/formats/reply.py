@@ -19,6 +19,7 @@ from ale_jax.gateway.messages import ToolCall
 # Around the name of a special token. Unicode reserves both for use within a program: they are not
 # in any text (`plain_text` sees to it).
 MARK, UNMARK = "\ufdd0", "\ufdd1"
+THINK, THINK_END = "<think>", "</think>"
 
 Tools = Mapping[str, Mapping[str, Any]]  # JSON schema of the parameters, by the tool's name
 
@@ -117,3 +118,12 @@ def sendable(text: str, markers: Sequence[str]) -> int:
         longest = min(len(marker) - 1, len(text))
         ends += [len(text) - n for n in range(1, longest + 1) if text.endswith(marker[:n])]
     return min(ends, default=len(text))
+
+
+def split_thoughts(text: str) -> tuple[str, str]:
+    """Returns the thoughts, between <think> and </think> before the answer, and the rest. Thoughts
+    that are not closed are all there is."""
+    if not text.lstrip().startswith(THINK):
+        return "", text
+    thoughts, _, rest = text.lstrip().removeprefix(THINK).partition(THINK_END)
+    return thoughts.strip(), rest

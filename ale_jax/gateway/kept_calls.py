@@ -1,20 +1,81 @@
-"""Calls that a client may send again, without asking for another reply."""
+"""What the gateway keeps of its newest calls: conversations that a client goes on with by the id of
+the last response, and answers to calls that a client may send again."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
+from typing import Generic, TypeVar
 
 from fastapi import Request
 
 from ale_jax.gateway.answers import GONE_S, answer
 from ale_jax.gateway.episode import GatewayEpisode, Pending
-from ale_jax.gateway.newest import MAX_CHARS, MAX_KEPT, Newest
+from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import ApiError, ChatRequest, ChatResult
 
-HEADER = "Idempotency-Key"
+Value = TypeVar("Value")
+
+MAX_KEPT = 4096
+MAX_CHARS = 1 << 28
+HEADER = "Idempotency-Key"  # of a call that may be sent again
 MAX_KEY = 256  # letters
+
+
+class Newest(Generic[Value]):
+    """The newest values, by their keys. Not thread-safe."""
+
+    def __init__(self, max_kept: int = MAX_KEPT, max_chars: int = MAX_CHARS):
+        """max_chars: of all values; what several of them share is counted in each."""
+        self._max_kept, self._max_chars = max_kept, max_chars
+        self._kept: OrderedDict[Hashable, tuple[Value, int]] = OrderedDict()
+        self._chars = 0
+
+    def get(self, key: Hashable) -> Value | None:
+        value, _ = self._kept.get(key, (None, 0))
+        return value
+
+    def keep(self, key: Hashable, value: Value, chars: int) -> None:
+        """Takes the place of the value that had this key. The oldest ones are forgotten until all
+        others have room, also this one if it alone has too many characters."""
+        self.forget(key)
+        self._kept[key] = value, chars
+        self._chars += chars
+        while len(self._kept) > self._max_kept or self._chars > self._max_chars:
+            self.forget(next(iter(self._kept)))
+
+    def forget(self, key: Hashable) -> None:
+        """Does nothing if there is no such value."""
+        _, chars = self._kept.pop(key, (None, 0))
+        self._chars -= chars
+
+
+_History = tuple[GatewayEpisode, tuple[ChatMessage, ...]]
+
+
+class Histories:
+    """The messages up to each of the newest responses. Thread-safe."""
+
+    def __init__(self, max_kept: int = MAX_KEPT, max_chars: int = MAX_CHARS):
+        self._lock = threading.Lock()
+        self._kept: Newest[_History] = Newest(max_kept, max_chars)
+
+    def keep(self, id: str, episode: GatewayEpisode, messages: Sequence[ChatMessage]) -> None:
+        """messages: of the request, and the response."""
+        with self._lock:
+            chars = sum(message.num_chars for message in messages)
+            self._kept.keep(id, (episode, tuple(messages)), chars)
+
+    def after(self, id: str, episode: GatewayEpisode) -> tuple[ChatMessage, ...]:
+        """ApiError (404) if the episode has no such response, or not any more."""
+        with self._lock:
+            owner, messages = self._kept.get(id) or (None, ())
+        if owner is not episode:
+            raise ApiError(404, f"there is no response {id!r:.80}", "previous_response_id")
+        return messages
 
 
 class Retries:

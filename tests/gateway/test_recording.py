@@ -10,9 +10,7 @@ import httpx
 import openai
 import pytest
 
-from ale_jax.gateway.recording.exchanges import Exchange, append, difference, read
-from ale_jax.gateway.recording.player import Player
-from ale_jax.gateway.recording.recorder import make_recorder
+from ale_jax.gateway.recording import Exchange, Player, append, difference, make_recorder, read
 from ale_jax.gateway.server import served
 from tests.gateway.test_app import gateway_with, play_with_openai
 

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from ale_jax.gateway.kept_calls import HEADER, Retries
 from ale_jax.gateway.requests import ApiError
-from ale_jax.gateway.retries import HEADER, Retries
 from tests.gateway.fake_policy import FakePolicy, Written
 from tests.gateway.speech import sample, say
 from tests.gateway.test_app import gateway_with, until

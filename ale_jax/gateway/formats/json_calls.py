@@ -1,0 +1,182 @@
+"""The formats in which a call is a JSON object of the tool's name and its arguments. They differ in
+what shows that an object is a call.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ale_jax.gateway.formats.grammar import Tokens, call_bodies, piece, repeated
+from ale_jax.gateway.formats.reply import (
+    THINK,
+    NotACall,
+    ParsedReply,
+    Tools,
+    call_of,
+    read_json,
+    read_tagged,
+    special,
+    split_thoughts,
+    without_marks,
+)
+from ale_jax.gateway.messages import ToolCall
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+ANNOUNCED = special("<|python_tag|>")
+COMMA = '", "'  # between calls
+CALLS, ARGS, CALL_ID = map(special, ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"))
+_NAME_BEFORE_ARGS = re.compile(
+    rf"\s*([\w.-]+)\s*(?:{re.escape(CALL_ID)}\w*)?(?:{re.escape(ARGS)})?"
+)
+FENCES = ("```json", "```")
+
+
+class Hermes:
+    """Hermes' format, which Qwen2.5 and Qwen3 use, and our own small policies:
+
+    <tool_call>
+    {"name": "bash", "arguments": {"command": "ls"}}
+    </tool_call>
+    """
+
+    markers = (OPEN, THINK)
+
+    def call_grammar(self, tools: Tools, tokens: Tokens, several: bool) -> str:
+        opening, close = piece(OPEN, tokens), piece(CLOSE, tokens)
+        start = repeated("call", '"\\n"', several)
+        call = f'call: {opening} "\\n" body "\\n" {close}'
+        return "\n".join([f"start: {start}", call, call_bodies(tools)])
+
+    def parse(self, text: str, tools: Tools) -> ParsedReply:
+        reasoning, rest = split_thoughts(without_marks(text))
+        content, calls, malformed = read_tagged(rest, OPEN, _read_tagged_call)
+        return ParsedReply(content, reasoning, tuple(calls), malformed)
+
+
+def _read_tagged_call(text: str) -> tuple[ToolCall, str]:
+    body, rest = read_json(text.lstrip())
+    before, closed, rest = rest.partition(CLOSE)
+    if before.strip() or not closed:
+        raise NotACall("not closed")
+    return call_of(body), rest
+
+
+class Llama3:
+    """Llama 3's format: a reply that is one object, or several separated by semicolons, with the
+    arguments under "parameters". A special token may announce it; without, the reply may be an
+    answer in JSON, so that a call must name a tool that there is."""
+
+    markers = (ANNOUNCED, "{")
+
+    def call_grammar(self, tools: Tools, tokens: Tokens, several: bool) -> str:
+        start = repeated("body", '"; "', several)
+        return "\n".join([f"start: {start}", call_bodies(tools, "parameters")])
+
+    def parse(self, text: str, tools: Tools) -> ParsedReply:
+        before, announced, after = text.partition(ANNOUNCED)
+        body = without_marks(after if announced else before).strip()
+        if not announced and _is_answer(body, tools):
+            return ParsedReply(body)
+        try:
+            calls = _read_row_of_calls(body)
+            if not announced and any(call.name not in tools for call in calls):
+                raise NotACall("another object beside the calls")
+        except NotACall:
+            return ParsedReply(without_marks(text).strip(), malformed=1)
+        return ParsedReply(without_marks(before).strip() if announced else "", calls=tuple(calls))
+
+
+def _is_answer(text: str, tools: Tools) -> bool:
+    """Whether a reply that announces no call does not begin with one. JSON that cannot be read may
+    have been meant as a call, if there are tools."""
+    if not (tools and text.startswith("{")):
+        return True
+    try:
+        body, _ = read_json(text)
+    except NotACall:
+        return False
+    name = body.get("name")
+    return not (isinstance(name, str) and name in tools)
+
+
+def _read_row_of_calls(text: str) -> list[ToolCall]:
+    calls, rest = [], text.strip()
+    while rest:
+        body, rest = read_json(rest)
+        field = "parameters" if isinstance(body, dict) and "parameters" in body else "arguments"
+        calls.append(call_of(body, field))
+        rest = rest.strip()
+        if rest and not rest.startswith(";"):
+            raise NotACall("text after the call")
+        rest = rest.removeprefix(";").strip()
+    if not calls:
+        raise NotACall("no call")
+    return calls
+
+
+class Mistral:
+    """Mistral's formats. The first is a list, the later one gives each call a special token:
+
+    [TOOL_CALLS][{"name": "bash", "arguments": {"command": "ls"}}]
+    [TOOL_CALLS]bash[ARGS]{"command": "ls"}
+    """
+
+    markers = (CALLS,)
+
+    def call_grammar(self, tools: Tools, tokens: Tokens, several: bool) -> str:
+        start = f'{piece(without_marks(CALLS), tokens)} "[" {repeated("body", COMMA, several)} "]"'
+        return "\n".join([f"start: {start}", call_bodies(tools)])
+
+    def parse(self, text: str, tools: Tools) -> ParsedReply:
+        content, *parts = text.split(CALLS)
+        calls, malformed = [], 0
+        for part in parts:
+            try:
+                calls += _read_announced_calls(part)
+            except NotACall:
+                content, malformed = content + CALLS + part, malformed + 1
+        return ParsedReply(without_marks(content).strip(), "", tuple(calls), malformed)
+
+
+def _read_announced_calls(text: str) -> list[ToolCall]:
+    """Those after one token."""
+    if text.lstrip().startswith("["):
+        bodies, rest = read_json(text.lstrip())
+        calls = list(map(call_of, bodies))
+    else:
+        name = _NAME_BEFORE_ARGS.match(text)
+        if not name:
+            raise NotACall("no name")
+        arguments, rest = read_json(text[name.end() :].lstrip())
+        calls = [call_of({"name": name[1], "arguments": arguments})]
+    if rest.strip():
+        raise NotACall("text after the call")
+    return calls
+
+
+class PlainJson:
+    """For models that were taught no format: an object at the end of the reply, bare or in a fence,
+    which names a tool that there is."""
+
+    markers = ("{", "```")
+
+    def call_grammar(self, tools: Tools, tokens: Tokens, several: bool) -> str:
+        """One call is all that the format has."""
+        return "\n".join(["start: body", call_bodies(tools)])
+
+    def parse(self, text: str, tools: Tools) -> ParsedReply:
+        text = without_marks(text)
+        before, brace, after = text.partition("{")
+        if not brace:
+            return ParsedReply(text.strip())
+        try:
+            body, rest = read_json(brace + after)
+            call = call_of(body)
+        except NotACall:
+            return ParsedReply(text.strip())  # an answer may have braces
+        if call.name not in tools or rest.replace("```", "").strip():
+            return ParsedReply(text.strip())
+        content = before.rstrip()
+        for fence in FENCES:
+            content = content.removesuffix(fence)
+        return ParsedReply(content.strip(), calls=(call,))
