@@ -76,8 +76,8 @@ def start(share: Share, line: list[str], fds: list[int]) -> Started:
             opened.callback(cgroups.close_all, gates)
             process = subprocess.Popen(
                 line,
-                stdin=theirs,
-                stdout=theirs,
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
                 stderr=subprocess.PIPE,
                 pass_fds=[*fds, *gates],
                 cwd="/",
@@ -138,10 +138,11 @@ class BubblewrapMachine:
             self._take_last_words()
 
     def _take_last_words(self) -> None:
-        if not self._process.stderr.closed:
-            os.set_blocking(self._process.stderr.fileno(), False)
-            self._words = self._process.stderr.read(LAST_WORDS_BYTES) or b""
-            self._process.stderr.close()
+        stderr = self._process.stderr
+        if stderr is not None and not stderr.closed:
+            os.set_blocking(stderr.fileno(), False)
+            self._words = stderr.read(LAST_WORDS_BYTES) or b""
+            stderr.close()
 
     def _end_process(self) -> None:
         # The runner exits when its connection closes. As it is process 1, all other processes in

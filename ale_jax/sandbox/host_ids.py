@@ -131,6 +131,7 @@ def _namespace(first: int) -> int:
         for ids in ("uid_map", "gid_map"):
             table = f"0 {first} {RANGE - 1}\n{RUNNER_ID} {first + RANGE - 1} 1\n"
             Path(f"/proc/{holder.pid}/{ids}").write_text(table)
+        assert holder.stdin is not None
         holder.stdin.write(b"\n")
         holder.stdin.flush()
         _await(holder)
@@ -151,6 +152,7 @@ def _holder(first: int) -> Iterator[subprocess.Popen]:
 
 
 def _await(holder: subprocess.Popen) -> None:
+    assert holder.stdout is not None
     if not holder.stdout.readline():
         _, words = holder.communicate(timeout=ANSWER_S)
         raise OSError(f"cannot create a user namespace: {words.decode(errors='replace').strip()}")

@@ -47,6 +47,7 @@ async def _converse(terminal: AsyncTerminal) -> int:
     typed.cancel()
     if shown.done():
         shown.result()
+        assert terminal.exit_code is not None
         return terminal.exit_code
     shown.cancel()
     return LEFT
@@ -107,6 +108,7 @@ def pipe(box: RemoteSandbox, command: str, timeout: float | None) -> int:
             if not expired.is_set():
                 raise
             return TIMED_OUT
+    assert pipes.exit_code is not None
     return pipes.exit_code
 
 

@@ -69,6 +69,7 @@ def _exec(client: SandboxClient, arguments: argparse.Namespace) -> int:
     with box.spawn(argv, timeout=arguments.timeout, cwd=arguments.cwd) as output:
         for kind, data in output:
             interactive.show(kind, data)
+    assert output.exit_code is not None
     return output.exit_code
 
 

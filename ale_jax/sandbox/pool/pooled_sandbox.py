@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStats
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
@@ -77,7 +78,7 @@ class Heartbeat:
         self.stats: SandboxStats | None = None
         self.cpu_percent: float | None = None
         self._options = options
-        self._question: asyncio.Future[tuple[SandboxStats, float] | None] | None = None
+        self._question: asyncio.Future[Any] | None = None  # for its stats, or only a ping
         self._asked = 0
         self._asked_machine: Machine | None = None
         self._ticks = phase % options.ask_ticks  # since the last answer
@@ -99,6 +100,7 @@ class Heartbeat:
             return self._ask(sandbox) if self._ticks >= self._options.ask_ticks else None
         if self._question.done():
             return self._take_answer(sandbox.machine)
+        assert self._watch is not None
         silence = self._watch.look()
         if silence is Silence.WAITING:
             return None
@@ -130,6 +132,7 @@ class Heartbeat:
 
     def _take_answer(self, machine: Machine) -> str | None:
         question, self._question, self._ticks = self._question, None, 0
+        assert question is not None
         error = question.exception()
         if error is None:
             if (answer := question.result()) is not None:

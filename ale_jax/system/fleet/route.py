@@ -121,7 +121,7 @@ class FarTerminal:
 
     async def receive(self) -> tuple[str, bytes] | None:
         kind, content = await anext(self._pieces)
-        if kind == "exit":
+        if isinstance(content, int):  # the last piece, ("exit", code)
             self._exit_code = content
             return None
         return kind, content
