@@ -1,15 +1,16 @@
 """One update from a step's groups. This module is the algorithm, from top to bottom:
 
-    groups -> rewards r_k of chunks                               `tabulate_rewards`
-           -> advantages A_k, for IPA from G_k = r_k + gamma G_{k+1} (Eq 7)   `credit_table`
-           -> samples -> packed batches, and the denominator Z    `credited_samples`, `pack_all`
-           -> log pi of the old policies                          `fill_old_logp`
-           -> A_t = sum_l (gamma lam)^l delta_{t+l} of critics    `credit_by_critics`
-           -> A_t times its factor from attention                 `amplify_by_attention`
-           -> theta, by the gradient of (1/Z) sum_t L_t           `policy_loss`
-           -> critics, by the gradient of sum_t (V(s_t) - R_t)^2  `learn_values`
+    groups -> rewards r_k of chunks                                tabulate_rewards
+           -> A_k; of IPA, from G_k = r_k + gamma G_{k+1} (Eq 7)   credit_table
+           -> samples -> packed batches, and the denominator Z     credited_samples, pack_all
+           -> log pi_old, log pi_prox, log pi_ref of tokens        fill_old_logp
+           -> A_t = sum_l (gamma lam)^l delta_{t+l} by critics     credit_by_critics
+           -> A_t f_t where A_t > 0, by attention                  amplify_by_attention
+           -> policy, by the gradient of (1/Z) sum_t L_t           policy_loss
+           -> critics, by the gradient of sum_t (V(s_t) - R_t)^2   learn_values
 
-`Programs` runs what needs weights. Everything else is a function of arrays.
+`Programs` runs what needs weights. Everything else is a function of arrays, and stands in a file
+that holds one of these ideas.
 """
 
 from __future__ import annotations
@@ -57,28 +58,36 @@ class LearnerOptions:
 
 class Programs(Protocol):
     """The compiled programs of an update, with the weights that they run on. Weights are named by
-    their version.
+    their version. Each list has an entry per batch.
 
     warming_up: whether only the critics learn.
     """
 
     warming_up: bool
 
-    def begin_step(self, *, version: int) -> None: ...
+    def begin_step(self, *, version: int) -> None:
+        """Keeps the present weights under this version."""
 
-    def logp(self, batches: Sequence[Batch], *, weights: int | str) -> list[np.ndarray]: ...
+    def logp(self, batches: Sequence[Batch], *, weights: int | str) -> list[np.ndarray]:
+        """Returns log pi of each policy token, float32 [B, T]."""
 
-    def values(self, batches: Sequence[Batch]) -> list[Sequence[np.ndarray]]: ...
+    def values(self, batches: Sequence[Batch]) -> list[Sequence[np.ndarray]]:
+        """Returns V(s_t) of each critic, float32 [B, T]."""
 
-    def attention_factors(self, batches: Sequence[Any], *, version: int) -> list[np.ndarray]: ...
+    def attention_factors(self, batches: Sequence[Any], *, version: int) -> list[np.ndarray]:
+        """Returns f_t, the factor on a positive advantage, float32 [B, T]."""
 
-    def update(self, batches: Sequence[Batch], *, loss_denominator: float) -> Metrics: ...
+    def update(self, batches: Sequence[Batch], *, loss_denominator: float) -> Metrics:
+        """Updates the policy once."""
 
-    def begin_decay(self) -> None: ...
+    def begin_decay(self) -> None:
+        """Lets the policy's learning rate fall from now on."""
 
-    def token_updates(self) -> list[TokenUpdate]: ...
+    def token_updates(self) -> list[TokenUpdate]:
+        """Returns what the last update was to each token."""
 
-    def update_critic(self, batches: Sequence[Any], *, number: int, tokens: int) -> Metrics: ...
+    def update_critic(self, batches: Sequence[Any], *, number: int, tokens: int) -> Metrics:
+        """Updates one critic once."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,8 +105,33 @@ class Step:
     read_updates: Callable[[], Sequence[TokenUpdate]] = list
 
 
+def assemble(
+    groups: Sequence[Group], algo: AlgoConfig, shape: Shape, imitated: Sequence[Sample] = ()
+) -> Step:
+    """Credits a step's groups and packs them into microbatches of one shape.
+
+    imitated: what is learned beside them without being sampled, Eq 10; the loss_denominator, which
+    counts what the policy wrote, does not count it.
+
+    The loss_denominator counts every valid trajectory. Those whose advantages are all zero (groups
+    of equal outcomes) are counted, and not computed, unless the loss has terms beside the
+    advantages or credit is yet to come, to tokens. All that they could add is a balancing loss: the
+    router of a mixture of experts is balanced on the trajectories that are computed.
+    """
+    table = tabulate_rewards(groups, shape.chunks_per_pack, algo.advantage.anchor_depth)
+    every = credited_samples(table, credit_table(table, len(groups), algo))
+    all_teach = algo.teaches_without_credit or algo.advantage.of_tokens
+    with_gradient = every if all_teach else [s for s in every if np.any(s.advantage_C)]
+    loss, packed = algo.loss, pack_all(every, shape)
+    loss_denominator = count_loss_denominator(packed, loss.aggregation, loss.constant_tokens)
+    batches = pack_all([*with_gradient, *imitated], shape)
+    if algo.advantage.estimator == "token_return":
+        batches = credit_token_returns(batches, table.tag_G, algo)
+    return Step(batches, loss_denominator, table, with_gradient)
+
+
 class Learner:
-    """Makes each step's update with the programs of a trainer."""
+    """Makes each step's update, with the programs of a trainer."""
 
     def __init__(self, options: LearnerOptions, programs: Programs):
         algo = options.algo
@@ -159,31 +193,6 @@ class Learner:
             )
             figures |= more
         return batches, figures
-
-
-def assemble(
-    groups: Sequence[Group], algo: AlgoConfig, shape: Shape, imitated: Sequence[Sample] = ()
-) -> Step:
-    """Credits a step's groups and packs them into microbatches of one shape.
-
-    imitated: what is learned beside them without being sampled, Eq 10; the loss_denominator, which
-    counts what the policy wrote, does not count it.
-
-    The loss_denominator counts every valid trajectory. Those whose advantages are all zero (groups
-    of equal outcomes) are counted, and not computed, unless the loss has terms beside the
-    advantages or credit is yet to come, to tokens. All that they could add is a balancing loss: the
-    router of a mixture of experts is balanced on the trajectories that are computed.
-    """
-    table = tabulate_rewards(groups, shape.chunks_per_pack, algo.advantage.anchor_depth)
-    every = credited_samples(table, credit_table(table, len(groups), algo))
-    all_teach = algo.teaches_without_credit or algo.advantage.of_tokens
-    with_gradient = every if all_teach else [s for s in every if np.any(s.advantage_C)]
-    loss, packed = algo.loss, pack_all(every, shape)
-    loss_denominator = count_loss_denominator(packed, loss.aggregation, loss.constant_tokens)
-    batches = pack_all([*with_gradient, *imitated], shape)
-    if algo.advantage.estimator == "token_return":
-        batches = credit_token_returns(batches, table.tag_G, algo)
-    return Step(batches, loss_denominator, table, with_gradient)
 
 
 def make_loss(algo: AlgoConfig, chunks_per_pack: int) -> LossFn:
