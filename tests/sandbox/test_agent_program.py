@@ -20,7 +20,7 @@ PATH = "/usr/bin:/bin"
 LOADED = f"""
 import sys
 sys.path.insert(0, "{HOME}/lib")
-import ale_jax.agent.assistant.running
+import ale_jax.agent.assistant.main
 print(sorted({{"jax", "numpy", "rich", "ale_jax", "httpx"}} & sys.modules.keys()))
 """
 

@@ -16,8 +16,8 @@ from ale_jax.agent.assistant.events import (
     Written,
 )
 from ale_jax.agent.assistant.extra import load
-from ale_jax.agent.assistant.output.stream_json import input_of
 from ale_jax.agent.assistant.permissions import ALWAYS, NO, ONCE, subject_of
+from ale_jax.agent.assistant.stream_json import input_of
 
 KINDS = {
     "bash": "execute",

@@ -8,26 +8,31 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ale_jax.agent.assistant.calls import CallRunner
+from ale_jax.agent.assistant.clipping import Outputs
 from ale_jax.agent.assistant.context_room import ContextRoom
 from ale_jax.agent.assistant.conversation import Conversation
 from ale_jax.agent.assistant.endpoint import Endpoint, EndpointSettings
 from ale_jax.agent.assistant.events import Ended, Event, Started, Tell
 from ale_jax.agent.assistant.hooks import Hooks
-from ale_jax.agent.assistant.loop import Agent
+from ale_jax.agent.assistant.loop import Agent, CallRunner
 from ale_jax.agent.assistant.mcp_servers import McpTool, connect
-from ale_jax.agent.assistant.memory import Memory, RememberTool
-from ale_jax.agent.assistant.outputs import Outputs
 from ale_jax.agent.assistant.permissions import MODES, Ask, Gatekeeper
-from ale_jax.agent.assistant.prompt import how_to_work, nearest_agents_md, system_prompt
+from ale_jax.agent.assistant.prompt import (
+    SKILLS_FOLDER,
+    Memory,
+    RememberTool,
+    SkillTool,
+    find_skills,
+    how_to_work,
+    nearest_agents_md,
+    system_prompt,
+)
 from ale_jax.agent.assistant.sessions import SessionLog, cwd_of
 from ale_jax.agent.assistant.settings import Settings
-from ale_jax.agent.assistant.skills import FOLDER, SkillTool, find_skills
 from ale_jax.agent.assistant.tools.bash import BashTool
 from ale_jax.agent.assistant.tools.files import EditTool, ReadTool, WriteTool
 from ale_jax.agent.assistant.tools.search import SearchTool
-from ale_jax.agent.assistant.tools.task import TaskTool
-from ale_jax.agent.assistant.tools.todo import FinishTool, TodoTool
+from ale_jax.agent.assistant.tools.steps import FinishTool, TaskTool, TodoTool
 from ale_jax.agent.assistant.tools.tool import Tool, Toolbox, ToolError
 from ale_jax.agent.assistant.workspace import Workspace
 
@@ -199,7 +204,7 @@ class Assistant:
         if not self._setup.settings.features.skills:
             return {}
         folders = [Path(each).expanduser() for each in self._setup.settings.skills]
-        return find_skills([self._setup.folder / FOLDER, *folders])
+        return find_skills([self._setup.folder / SKILLS_FOLDER, *folders])
 
     def _memory(self) -> Memory:
         return Memory(Workspace(self._setup.folder), self._setup.settings.memory)

@@ -1,8 +1,14 @@
-"""Texts that a model, a tool or a file wrote: how much of them is kept, and what may be printed."""
+"""Texts that a model, a tool or a file wrote: how much of them the model reads, where the rest is
+kept, and what may be printed."""
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+from pathlib import Path
 from typing import Any
+
+from ale_jax.files import write_atomically
 
 
 def clip(text: str, limit: int) -> str:
@@ -35,3 +41,31 @@ def encodable_json(value: Any) -> Any:
     if isinstance(value, dict):
         return {encodable(key): encodable_json(each) for key, each in value.items()}
     return [encodable_json(each) for each in value] if isinstance(value, list) else value
+
+
+@dataclasses.dataclass(frozen=True)
+class Outputs:
+    """Long outputs of tools: the model reads their beginning and end, and a file holds the rest.
+
+    folder: of the session. max_chars: of an output, as the model reads it.
+    """
+
+    folder: Path
+    max_chars: int
+
+    def keep(self, text: str) -> Path:
+        """Returns a file that holds the text. Equal texts share one."""
+        content = encodable(text).encode()
+        path = self.folder / f"{hashlib.sha256(content).hexdigest()[:16]}.txt"
+        if not path.exists():
+            write_atomically(path, [content])
+        return path
+
+    def clipped(self, text: str) -> tuple[str, str]:
+        """Returns the text as the model reads it, and the path of the whole ("" if it is not
+        long)."""
+        text = encodable(text)
+        if len(text) <= self.max_chars:
+            return text, ""
+        path = self.keep(text)
+        return f"{clip(text, self.max_chars)}\n[all of it: {path}]", str(path)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+from ale_jax.agent.assistant.clipping import Outputs
 from ale_jax.agent.assistant.conversation import Conversation
 from ale_jax.agent.assistant.endpoint import Endpoint, EndpointError
 from ale_jax.agent.assistant.events import Compacted, OutputsMoved, Replied, Tell
-from ale_jax.agent.assistant.outputs import Outputs
 from ale_jax.agent.assistant.settings import Features, Limits
 from ale_jax.agent.assistant.tools.tool import Toolbox
 

@@ -11,8 +11,7 @@ from typing import Any
 import httpx
 
 from ale_jax.agent.assistant.clipping import clip, encodable_json
-from ale_jax.agent.assistant.messages import AssistantReply, Message
-from ale_jax.agent.assistant.reply_parts import ReplyParts
+from ale_jax.agent.assistant.messages import AssistantReply, Message, ReplyParts
 
 MAX_REPLY_BYTES = 64 << 20  # with what the stream adds to each token
 MAX_ERROR_BYTES = 4096

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ale_jax.agent.assistant.clipping import clip
-from ale_jax.agent.assistant.secrets_kept import environment_of_tools
-from ale_jax.agent.assistant.settings import Hook
+from ale_jax.agent.assistant.settings import Hook, environment_of_tools
 
 KEPT_CHARS = 2000
 

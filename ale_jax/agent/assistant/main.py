@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from ale_jax.agent.assistant.assistant import Assistant, Setup
 from ale_jax.agent.assistant.clipping import printable
 from ale_jax.agent.assistant.endpoint import EndpointError
-from ale_jax.agent.assistant.parser import make_parser, sessions_of
+from ale_jax.agent.assistant.events import Ended, Started
+from ale_jax.agent.assistant.parser import make_parser, sessions_of, settings_of
+from ale_jax.agent.assistant.sessions import SessionLog, cwd_of
+from ale_jax.agent.assistant.stream_json import StreamJson
+
+if TYPE_CHECKING:
+    from ale_jax.agent.assistant.terminal import Terminal
 
 FAILED, INTERRUPTED = 1, 130
+MAX_REQUEST_CHARS = 1 << 18  # so that it fits in a line of the log
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,21 +39,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    from ale_jax.agent.assistant.running import run
-
-    return asyncio.run(run(arguments))
-
-
 def _list(arguments: argparse.Namespace) -> int:
-    from ale_jax.agent.assistant.output.session_list import show_sessions
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
-    show_sessions(sessions_of(arguments).list())
+    table = Table("session", "changed", "directory", "request", box=None, pad_edge=False)
+    for info in sessions_of(arguments).list():
+        changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.changed))
+        table.add_row(*(Text(printable(each)) for each in (info.id, changed, info.cwd, info.title)))
+    # Rich takes any output for a terminal where FORCE_COLOR is set.
+    Console(width=None if sys.stdout.isatty() else 1000).print(table)
     return 0
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from ale_jax.agent.assistant.output.atif_export import export
+    from ale_jax.agent.assistant.atif import export
 
     export(sessions_of(arguments).events(arguments.session), arguments.out)
     return 0
@@ -54,11 +67,102 @@ def _acp(arguments: argparse.Namespace) -> int:
 
 
 COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
-    "run": _run,
+    "run": lambda arguments: asyncio.run(run(arguments)),
     "sessions": _list,
     "export": _export,
     "acp": _acp,
 }
+
+
+async def run(arguments: argparse.Namespace) -> int:
+    """Works on one request, or talks at the terminal. Returns the exit code: 0 if the agent
+    finished. ValueError for what the user can correct."""
+    settings, endpoint = settings_of(arguments)
+    request = _request(arguments)
+    log = _log(arguments)
+    try:
+        folder = _folder(arguments.cwd or cwd_of(log.events()))
+    except ValueError:
+        log.close()
+        raise
+    stream = StreamJson(log.id, endpoint.model, lambda line: print(line, flush=True))
+    terminal = _terminal() if arguments.output == "terminal" else None
+    listeners: list[Any] = [terminal.view] if terminal else []
+    if arguments.output == "stream-json":
+        listeners = [stream]
+    ask = terminal.ask if terminal and sys.stdin.isatty() else None
+    setup = Setup(settings, endpoint, folder, ask, tuple(listeners))
+    # Commands that still run would outlive us.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)
+    assistant = await Assistant.open(setup, log)
+    try:
+        if arguments.output == "stream-json":
+            started = Started(
+                session=log.id,
+                cwd=str(folder),
+                model=endpoint.model,
+                mode=assistant.mode,
+                system_prompt="",
+            )
+            servers = tuple(server.name for server in settings.mcp_servers)
+            stream.begin(started, assistant.tools, servers)
+        if request is None:
+            return await terminal.talk(assistant)
+        ended = await assistant.work_on(request)
+        if arguments.output == "text":
+            _show_answer(ended)
+        return 0 if ended.reason == "finished" else 1
+    finally:
+        await assistant.close()
+
+
+def _terminal() -> Terminal:
+    from ale_jax.agent.assistant.terminal import Terminal
+
+    return Terminal()
+
+
+def _request(arguments: argparse.Namespace) -> str | None:
+    """None: to talk. ValueError if there is neither a request nor a person."""
+    request = arguments.request
+    if request is None:
+        if arguments.output != "terminal" or not sys.stdin.isatty():
+            raise ValueError("name the request, or - to read it from standard input")
+        return None
+    if request == "-":
+        request = sys.stdin.read(MAX_REQUEST_CHARS + 1)
+    if not request.strip():
+        raise ValueError("the request is empty")
+    if len(request) > MAX_REQUEST_CHARS:
+        raise ValueError(f"the request is longer than {MAX_REQUEST_CHARS} characters; use a file")
+    return request
+
+
+def _folder(path: str) -> Path:
+    folder = Path(path or ".").resolve()
+    if not folder.is_dir():
+        raise ValueError(f"{path!r:.200} is no directory; choose one by --cwd")
+    return folder
+
+
+def _log(arguments: argparse.Namespace) -> SessionLog:
+    sessions = sessions_of(arguments)
+    if arguments.resume and arguments.fork:
+        raise ValueError("--resume and --fork exclude each other")
+    if arguments.fork:
+        return sessions.fork(arguments.fork)
+    if arguments.resume:
+        newest = arguments.resume == "newest"
+        return sessions.open(sessions.newest() if newest else arguments.resume)
+    return sessions.create()
+
+
+def _show_answer(ended: Ended) -> None:
+    # A program reads it, and only a terminal has to be spared control characters.
+    print(printable(ended.answer) if sys.stdout.isatty() else ended.answer)
+    if ended.reason != "finished":
+        told = printable(f"not finished ({ended.reason}): {ended.detail}")
+        print(f"ale-agent: {told}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,16 @@
-"""What is exchanged with the endpoint."""
+"""What is exchanged with the endpoint: messages, and replies, put together from a stream."""
 
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from collections.abc import Mapping
 from typing import Any
+
+from ale_jax.agent.assistant.clipping import encodable
+
+MAX_CALLS, MAX_NAME, MAX_ID = 64, 256, 256
+MAX_CHARS = 1 << 18  # of a reply, so that it fits in a line of the log
 
 Message = dict[str, Any]  # as in OpenAI's chat completions
 
@@ -67,3 +73,77 @@ def num_chars(message: Mapping[str, Any]) -> int:
         + len(message.get("reasoning_content") or "")
         + sum(len(c["function"]["name"]) + len(c["function"]["arguments"]) for c in calls)
     )
+
+
+@dataclasses.dataclass
+class _CallParts:
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+class ReplyParts:
+    """A reply of chat completions, put together from the pieces of a stream."""
+
+    def __init__(self) -> None:
+        self.stop = ""
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: dict[int, _CallParts] = {}
+        self._usage: Usage | None = None
+        self._size = 0
+
+    def add(self, chunk: dict[str, Any]) -> list[tuple[str, str]]:
+        """Adds a piece; returns what is new to read in it, each with its kind.
+
+        Raises ValueError, TypeError, KeyError or AttributeError for what is no piece of a reply.
+        """
+        if used := chunk.get("usage"):
+            details = used.get("prompt_tokens_details") or {}
+            counts = used["prompt_tokens"], used["completion_tokens"]
+            self._usage = Usage(*map(int, counts), int(details.get("cached_tokens") or 0))
+        news: list[tuple[str, str]] = []
+        for choice in chunk.get("choices") or ():
+            self.stop = choice.get("finish_reason") or self.stop
+            delta = choice.get("delta") or {}
+            reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
+            for kind, text in (("thought", reasoning), ("text", delta.get("content") or "")):
+                if text:
+                    text = self._counted(text)
+                    (self._content if kind == "text" else self._reasoning).append(text)
+                    news.append((kind, text))
+            for number, call in enumerate(delta.get("tool_calls") or ()):
+                self._add_call(call, number)
+        return news
+
+    def reply(self) -> AssistantReply:
+        return AssistantReply(
+            content="".join(self._content),
+            reasoning="".join(self._reasoning),
+            calls=tuple(self._call(parts) for _, parts in sorted(self._calls.items())),
+            stop=self.stop,
+            usage=self._usage,
+        )
+
+    def _add_call(self, call: dict[str, Any], number: int) -> None:
+        parts = self._calls.setdefault(int(call.get("index", number)), _CallParts())
+        if len(self._calls) > MAX_CALLS:
+            raise ValueError(f"more than {MAX_CALLS} calls in a reply")
+        function = call.get("function") or {}
+        parts.id = encodable(call.get("id") or parts.id)
+        parts.name += encodable(function.get("name") or "")
+        parts.arguments += self._counted(function.get("arguments") or "")
+        if len(parts.name) > MAX_NAME or len(parts.id) > MAX_ID:
+            raise ValueError("a call's name or id is too long")
+
+    def _counted(self, text: str) -> str:
+        self._size += len(text)
+        if self._size > MAX_CHARS:
+            raise ValueError(f"a reply of more than {MAX_CHARS} characters")
+        return encodable(text)
+
+    def _call(self, parts: _CallParts) -> AssistantCall:
+        # Some endpoints give calls no id, but their results need one.
+        return AssistantCall(
+            parts.id or f"call_{secrets.token_hex(6)}", parts.name, parts.arguments
+        )

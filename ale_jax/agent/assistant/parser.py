@@ -10,9 +10,8 @@ from typing import Any
 
 from ale_jax.agent.assistant.endpoint import EndpointSettings
 from ale_jax.agent.assistant.permissions import MODES
-from ale_jax.agent.assistant.secrets_kept import CONFIG, KEY
 from ale_jax.agent.assistant.sessions import Sessions
-from ale_jax.agent.assistant.settings import Settings, parse_settings, read_settings
+from ale_jax.agent.assistant.settings import CONFIG, KEY, Settings, parse_settings, read_settings
 
 URL, MODEL = "OPENAI_BASE_URL", "OPENAI_MODEL"
 OUTPUTS = ("terminal", "text", "stream-json")

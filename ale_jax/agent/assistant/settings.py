@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import tomllib
 import types
@@ -13,6 +14,9 @@ from typing import Any
 
 from ale_jax.agent.assistant.permissions import MODES, Rule
 
+KEY, CONFIG = "OPENAI_API_KEY", "ALE_AGENT_CONFIG"
+# The config may hold keys of MCP servers.
+LEFT_OUT = (KEY, "ANTHROPIC_API_KEY", CONFIG)
 MAX_CONFIG_BYTES = 1 << 20
 MAX_OUTPUT_CHARS = 1 << 18  # so that it fits in a line of the log
 SERVER_NAME = re.compile(r"[A-Za-z0-9-]{1,32}")
@@ -196,3 +200,14 @@ def _made(kind: Any, value: Any, field: str) -> Any:
     if type(value) is not kind:
         raise ValueError(f"{label} {value!r:.80} must be of type {kind.__name__}")
     return value
+
+
+def environment_of_tools() -> dict[str, str]:
+    """Returns the environment that commands of the model's get: ours, without LEFT_OUT and any
+    other variable whose value is the key, so that a command does not print the key or pass it on by
+    accident. This stops no command that looks for the key: it runs as our user, and can read
+    /proc/PID/environ of this process and of those that started it."""
+    key = os.environ.get(KEY) or None  # an empty key must not match each empty variable
+    return {
+        name: value for name, value in os.environ.items() if name not in LEFT_OUT and value != key
+    }

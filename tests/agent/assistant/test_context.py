@@ -16,8 +16,8 @@ from ale_jax.agent.assistant.events import (
     Started,
 )
 from ale_jax.agent.assistant.messages import AssistantCall, Usage
+from ale_jax.agent.assistant.prompt import read_skill
 from ale_jax.agent.assistant.settings import Features, Limits
-from ale_jax.agent.assistant.skills import read_skill
 from tests.agent.assistant.scripted import AUTO, call, endpoint_that, in_turn, play
 
 

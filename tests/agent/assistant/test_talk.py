@@ -11,9 +11,8 @@ from rich.console import Console
 from ale_jax.agent.assistant.assistant import Assistant, Setup
 from ale_jax.agent.assistant.context_room import SUMMARISE
 from ale_jax.agent.assistant.events import Written
-from ale_jax.agent.assistant.output.terminal import TerminalView
 from ale_jax.agent.assistant.settings import Settings
-from ale_jax.agent.assistant.talk import talk
+from ale_jax.agent.assistant.terminal import TerminalView, talk
 from tests.agent.assistant.scripted import call, endpoint_that, in_turn, state_of
 
 

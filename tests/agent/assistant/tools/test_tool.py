@@ -3,7 +3,7 @@
 import pytest
 
 from ale_jax.agent.assistant.messages import AssistantCall
-from ale_jax.agent.assistant.tools.todo import FinishTool, TodoTool
+from ale_jax.agent.assistant.tools.steps import FinishTool, TodoTool
 from ale_jax.agent.assistant.tools.tool import Toolbox, ToolError, parse_arguments
 from tests.rows import each_row
 

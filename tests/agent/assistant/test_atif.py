@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from ale_jax.agent.assistant.atif import export, trajectory_of
 from ale_jax.agent.assistant.events import (
     Asked,
     CallEnded,
@@ -14,7 +15,6 @@ from ale_jax.agent.assistant.events import (
     TodosChanged,
 )
 from ale_jax.agent.assistant.messages import AssistantCall, Usage
-from ale_jax.agent.assistant.output.atif_export import export, trajectory_of
 
 # As harbor's models of version 1.8 name them; they refuse all others.
 KEYS = {

@@ -15,7 +15,7 @@ from ale_jax.agent.assistant.events import (
     Written,
 )
 from ale_jax.agent.assistant.messages import AssistantCall, Usage
-from ale_jax.agent.assistant.output.terminal import TerminalView, ask_person
+from ale_jax.agent.assistant.terminal import TerminalView, ask_person
 from tests.rows import each_row
 
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from ale_jax.agent.assistant.shell import Shell, _Output
+from ale_jax.agent.assistant.tools.bash import Shell, _Output
 from tests.rows import each_row
 
 pytestmark = pytest.mark.heavy

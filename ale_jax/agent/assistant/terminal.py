@@ -1,4 +1,8 @@
-"""The session as a person sees it."""
+"""The session at a terminal, as a person sees it and talks to the agent.
+
+It is loaded only where there is a person: what draws on terminals takes as long to load as all the
+rest, and programs start an agent for each task.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from ale_jax.agent.assistant.assistant import Assistant
 from ale_jax.agent.assistant.clipping import clip, printable
+from ale_jax.agent.assistant.endpoint import EndpointError
 from ale_jax.agent.assistant.events import (
     CallEnded,
     CallStarted,
@@ -23,12 +29,13 @@ from ale_jax.agent.assistant.events import (
     Written,
 )
 from ale_jax.agent.assistant.messages import Usage
-from ale_jax.agent.assistant.permissions import ALWAYS, NO, ONCE, subject_of
-from ale_jax.agent.assistant.tools.todo import MARKS
+from ale_jax.agent.assistant.permissions import ALWAYS, MODES, NO, ONCE, subject_of
+from ale_jax.agent.assistant.tools.steps import MARKS
 
 SHOWN_LINES, SHOWN_CHARS, SUBJECT_CHARS, CHANGE_CHARS = 6, 1000, 300, 4000
 SEEN_BEFORE = ("finish", "todo", "task")
 CHANGES = {"write": ("content",), "edit": ("old", "new")}  # what a person has to see, to permit it
+HELP = "/mode MODE, /compact, /quit; Ctrl-C interrupts the agent"
 ANSWERS = {"y": ONCE, "yes": ONCE, "a": ALWAYS, "always": ALWAYS, "n": NO, "no": NO, "": NO}
 
 
@@ -153,3 +160,63 @@ def _subject(tool: str, arguments: Mapping[str, Any]) -> str:
 def _short(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= SUBJECT_CHARS else f"{line[:SUBJECT_CHARS]}..."
+
+
+class Terminal:
+    """view: a listener that shows the session."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False, emoji=False, markup=False)
+        self.view = TerminalView(self._console)
+
+    async def ask(self, call_id: str, tool: str, asked: Mapping[str, Any]) -> str:
+        return await ask_person(self._console, tool, asked)
+
+    async def talk(self, assistant: Assistant) -> int:
+        return await talk(assistant, self._console)
+
+
+async def talk(assistant: Assistant, console: Console) -> int:
+    """Works on each line that a person types, until the end."""
+    console.print(f"session {assistant.session}, mode {assistant.mode}. {HELP}")
+    while True:
+        try:
+            line = read_line(console, "> ")
+        except (EOFError, KeyboardInterrupt):
+            return 0
+        command, _, rest = line.strip().partition(" ")
+        if command == "/quit":
+            return 0
+        if command.startswith("/"):
+            await _command(assistant, console, command, rest.strip())
+        elif command:
+            await _answer(assistant, console, line)
+
+
+async def _command(assistant: Assistant, console: Console, command: str, rest: str) -> None:
+    if command == "/mode" and rest in MODES:
+        assistant.mode = rest
+        console.print(f"mode {rest}: {MODES[rest]}")
+    elif command == "/mode":
+        console.print(f"one of: {', '.join(MODES)}")
+    elif command == "/compact":
+        try:
+            await assistant.compact()
+        except EndpointError as error:
+            console.print(printable(str(error)))
+    else:
+        console.print(HELP)
+
+
+async def _answer(assistant: Assistant, console: Console, request: str) -> None:
+    """Ctrl-C ends the work on this request, and not the talk."""
+    work = asyncio.ensure_future(assistant.work_on(request))
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, work.cancel)
+    try:
+        await work
+    except asyncio.CancelledError:
+        if not work.cancelled():
+            raise
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)

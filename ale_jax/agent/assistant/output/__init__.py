@@ -1,1 +1,0 @@
-"""What a session looks like from outside: to a person, to a program, and as a file."""
