@@ -59,7 +59,7 @@ from ale_jax.system.stopping import ANOTHER_WAS_TOLD, INTERRUPTED, StopSignals
 # Modules that import jax or ray are imported where they are used, so that a mistyped command is
 # answered before they load.
 if TYPE_CHECKING:
-    from ale_jax.system.config import RunConfig
+    from ale_jax.config.run import RunConfig
     from ale_jax.system.doctor.findings import Report
     from ale_jax.system.hosts.commands import Processes
     from ale_jax.system.hosts.start import HostOptions

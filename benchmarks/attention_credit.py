@@ -19,10 +19,11 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from ale_jax.algo.attention_credit import AttentionCreditHypers
+from ale_jax.config.attention_credit import AttentionCreditHypers
+from ale_jax.config.hardware import MeshShape
 from ale_jax.learn.attention_credit import make_attention_credit
 from ale_jax.model.attention_credit import middle_layers
-from ale_jax.model.sharding import MeshShape, make_mesh
+from ale_jax.model.sharding import make_mesh
 from benchmarks.credit_step import Training, Work, about, spread, step_batches, timed, works
 
 ROUNDS, QUICK_ROUNDS = 9, 3

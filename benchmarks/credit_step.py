@@ -17,14 +17,16 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ale_jax.algo.losses import count_loss_denominator
-from ale_jax.data.packing import Sample, Shape, pack_all
+from ale_jax.config.learn import Shape
+from ale_jax.config.model import PolicyShape
+from ale_jax.config.optimizer import OptimizerHypers
+from ale_jax.config.run import RunConfig
+from ale_jax.data.packing import Sample, pack_all
 from ale_jax.learn.learner import make_loss
-from ale_jax.learn.state import OptimizerHypers, init_state, make_optimizer
+from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec, make_train_step
-from ale_jax.model.shape import PolicyShape
 from ale_jax.records import Batch, Turn
 from ale_jax.system.build_config import build_config
-from ale_jax.system.config import RunConfig
 
 QUICKSTART_VOCABULARY = 736
 TURNS, PROMPT_SHARE = 4, 0.4  # turns of a trajectory, and the share of each that is its prompt
@@ -54,7 +56,7 @@ def works(quick: bool) -> list[Work]:
     first = Work(
         "quickstart",
         policy,
-        config.learn.shape,
+        config.learn,
         trajectories=32,
         tokens=200,
         mini=_sizes(width=64, layers=2, heads=2, kv_heads=1, mlp=192),

@@ -21,20 +21,16 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from ale_jax.learn.critics import (
-    Critics,
-    CriticsHypers,
-    ValueBatch,
-    critic_gradient,
-    learn_values,
-)
+from ale_jax.config.critics import CriticsHypers
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.model import PolicyShape
+from ale_jax.learn.critics import Critics, ValueBatch, critic_gradient, learn_values
 from ale_jax.learn.rows import to_device
 from ale_jax.learn.step import ModelSpec
 from ale_jax.learn.token_credit import credit_by_critics
 from ale_jax.model.compute import EXACT
 from ale_jax.model.params import count_params
-from ale_jax.model.shape import PolicyShape
-from ale_jax.model.sharding import MeshShape, make_mesh
+from ale_jax.model.sharding import make_mesh
 from ale_jax.records import Batch
 from benchmarks.credit_step import ADAMW, Training, Work, about, spread, step_batches, timed, works
 from benchmarks.laboratory.credit import arm

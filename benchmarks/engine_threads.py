@@ -20,11 +20,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ale_jax.config.engine import Sampling
 from ale_jax.configs import smollm2_135m
 from ale_jax.engine.engine import Engine
 from ale_jax.launch import THREAD_SWITCH_SECONDS
 from ale_jax.model.params import init_params
-from ale_jax.model.sampler import Sampling
 from ale_jax.system.build_config import build_config
 from benchmarks.weight_swap import NO_STOP, wait_for_decodes
 

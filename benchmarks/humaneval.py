@@ -24,9 +24,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from ale_jax.config.engine import EngineShape, Sampling
 from ale_jax.engine.engine import Engine
-from ale_jax.engine.engine_shape import EngineShape
-from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.load import load_params, open_checkpoint
 from ale_jax.sandbox.runtime import pick_runtime

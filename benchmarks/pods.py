@@ -27,15 +27,16 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from ale_jax.config.model import DTYPES, STORED_AS
+from ale_jax.config.run import RunConfig
 from ale_jax.data.packing import pack
 from ale_jax.learn.learner import make_loss
 from ale_jax.learn.state import abstract_state, make_optimizer
 from ale_jax.learn.step import ModelSpec, make_train_step
-from ale_jax.model.compute import DTYPES, STORED_AS, in_parts, sampling_part
+from ale_jax.model.compute import in_parts, sampling_part
 from ale_jax.model.lora import trained
 from ale_jax.model.sharding import batch_sharding, mesh_sizes
 from ale_jax.system.build_config import build_config
-from ale_jax.system.config import RunConfig
 from ale_jax.system.plan import GIB, Plan, make_plan
 
 # The topology's name, with the chips along each axis, by a config's chip and devices.
@@ -167,7 +168,7 @@ def learner_programs(config: RunConfig, mesh: Mesh) -> Iterator[tuple[str, Any]]
     learn, policy = config.learn, config.model.policy_shape(config.tokenizer.vocab_size)
     optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
     model = ModelSpec(policy, mesh, learn.compute, config.lora, learn.balance_weight)
-    step = make_train_step(model, optimizer, make_loss(config.algo, learn.shape.chunks_per_pack))
+    step = make_train_step(model, optimizer, make_loss(config.algo, learn.chunks_per_pack))
     state = abstract_state(policy, optimizer, mesh, config.lora)
     moved, number = trained(state.params), everywhere(mesh)
     args = (moved, state.params, abstract_batch(config, mesh), number, number)
@@ -184,7 +185,7 @@ def learner_programs(config: RunConfig, mesh: Mesh) -> Iterator[tuple[str, Any]]
 
 
 def abstract_batch(config: RunConfig, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
-    batch, _ = pack([], config.learn.shape)
+    batch, _ = pack([], config.learn)
     place = batch_sharding(mesh)
     return {
         name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=place)

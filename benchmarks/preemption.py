@@ -26,10 +26,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from ale_jax.config.engine import Sampling
 from ale_jax.configs import quickstart
 from ale_jax.engine.engine import Engine
 from ale_jax.model.params import init_params
-from ale_jax.model.sampler import Sampling
 from ale_jax.system.build_config import build_config
 
 NO_STOP = (-1,)  # never sampled, as ids are not negative

@@ -22,9 +22,9 @@ from pathlib import Path
 import jax
 import numpy as np
 
+from ale_jax.config.model import PolicyShape
 from ale_jax.model.params import Params, count_params
 from ale_jax.model.policy import hidden_states, score_tokens
-from ale_jax.model.shape import PolicyShape
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.load import load_params, open_checkpoint
 

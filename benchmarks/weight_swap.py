@@ -11,12 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ale_jax.config.engine import EngineShape, Sampling
+from ale_jax.config.model import PolicyShape
 from ale_jax.engine.engine import Engine
-from ale_jax.engine.engine_shape import EngineShape
 from ale_jax.engine.request import Sampled
 from ale_jax.model.params import count_params, init_params
-from ale_jax.model.sampler import Sampling
-from ale_jax.model.shape import PolicyShape
 
 NO_STOP = (-1,)  # never sampled, as ids are not negative
 SWAPS = 7

@@ -9,14 +9,14 @@ Hardware: two CPU cores; no accelerator.
 
 from ml_collections import ConfigDict
 
+from ale_jax.config.run import RunConfig
 from ale_jax.configs import algorithms
-from ale_jax.configs.defaults import get_defaults
 from ale_jax.envs.shell.families import HELD_OUT_FAMILIES
 
 
 def get_config(algorithm: str = "ipa") -> ConfigDict:
     """algorithm: one of configs/algorithms.py."""
-    c = get_defaults()
+    c = ConfigDict(RunConfig().to_json())
     c.name = "quickstart" if algorithm == "ipa" else f"quickstart_{algorithm}"
 
     c.rl.update(steps=170, groups_per_step=16, group_size=4, alpha=1.0)

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ale_jax.agent.api import Environment, Message, Policy, Reply
-from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
+from ale_jax.agent.loop import ScriptedPolicy, play
+from ale_jax.config.agent import AgentLimits
 from ale_jax.envs.registry import kind_of, make_env
 from ale_jax.records import Episode, EpisodeKey, Task
 from ale_jax.sandbox.api import Sandbox

@@ -33,7 +33,17 @@ LIBRARY_HOMES = {
 
 # On a TPU host the chips belong to the one process that imports jax.
 JAX_STACK = {"jax", "jaxlib", "flax", "optax", "orbax", "chex"}
-JAX_FREE = ("agent", "sandbox", "gateway", "rollout", "envs", "data", "monitor", "records")
+JAX_FREE = (
+    "agent",
+    "config",
+    "sandbox",
+    "gateway",
+    "rollout",
+    "envs",
+    "data",
+    "monitor",
+    "records",
+)
 # They sample with what the model defines.
 USES_JAX = {
     "ale_jax.gateway.custody.constraints",
@@ -50,10 +60,11 @@ LAYERS = (
     ("system",),
     ("engine", "rollout", "learn", "gateway", "sandbox", "agent", "envs"),
     ("algo", "model", "data"),
-    ("records", "files", "errors", "strict_json"),
+    ("config", "records", "files", "errors", "strict_json"),
 )
 ALSO_ALLOWED = {
     ("system", "monitor"): "the controller is whom a person watches",
+    ("config", "sandbox"): "what a sandbox may use is part of a run's config",
     ("monitor", "records"): "a closed list of statuses is written down by its names",
     ("monitor", "files"): "what it writes down is written whole",
     ("gateway", "agent"): "our own loop may ask the ledger without HTTP",
@@ -219,14 +230,16 @@ BREACHES = [
         "def f():\n    from docker import errors",
     ),
     (libraries_stay_at_home, "envs/shell/env.py", "from tokenizers import Tokenizer"),
-    (libraries_stay_at_home, "ale_jax/system/config.py", "import ml_collections as mc"),
+    (libraries_stay_at_home, "ale_jax/system/doctor.py", "import ml_collections as mc"),
     (nothing_here_loads_jax, "ale_jax/data/packing.py", "import jax.numpy as jnp"),
+    (nothing_here_loads_jax, "ale_jax/config/model.py", "import jax"),
     (
         nothing_here_loads_jax,
         "ale_jax/system/actors/rollout_worker.py",
         "import ale_jax.engine.far",
     ),
     (imports_point_downwards, "ale_jax/algo/ipa.py", "from ale_jax.engine import far"),
+    (imports_point_downwards, "ale_jax/config/run.py", "import ale_jax.records"),
     (imports_point_downwards, "ale_jax/rollout/play.py", "import ale_jax.envs.shell.near"),
     (imports_point_downwards, "ale_jax/model/moe.py", "import ale_jax.monitor"),
     (imports_point_downwards, "ale_jax/novelty.py", "import ale_jax.records"),
@@ -335,6 +348,22 @@ def effects_of_importing(root: Path, packages: tuple[str, ...], folder: Path) ->
 @pytest.mark.heavy
 def test_importing_every_module_has_no_effect(tmp_path):
     assert effects_of_importing(ROOT, ("ale_jax",), tmp_path) == ""
+
+
+HEAVY = ("jax", "numpy", "ray", "absl", "ml_collections")
+IMPORT_CONFIG = f"""
+import sys
+import ale_jax.config.run
+print(*({set(HEAVY)} & sys.modules.keys()))
+"""
+
+
+@pytest.mark.heavy
+def test_the_config_of_a_run_is_light(tmp_path):
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    line = [sys.executable, "-c", IMPORT_CONFIG]
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
 
 
 EFFECTS = {

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from ale_jax import configs
+from ale_jax.config.run import RunConfig
 from ale_jax.configs.algorithms import PRESETS, rl
-from ale_jax.configs.defaults import get_defaults
 from ale_jax.system.build_config import build_config
-from ale_jax.system.config import RunConfig
 from ale_jax.system.fields import flat
 from ale_jax.system.plan import GIB, make_plan
 from tests.rows import each_row
@@ -90,4 +89,4 @@ def test_an_unknown_algorithm_is_answered_with_the_choices():
 
 
 def test_the_defaults_are_those_of_the_dataclasses_and_make_a_valid_run():
-    assert build_config(get_defaults().to_dict()) == RunConfig()
+    assert build_config(RunConfig().to_json()) == RunConfig()

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from ale_jax.agent.api import AgentError, Environment, NoVerdictError
 from ale_jax.agent.loop import FAILURES, guarded, reward_of, status_of
+from ale_jax.config.agent import ExternalAgent
 from ale_jax.records import Episode, EpisodeKey, Status
 from ale_jax.sandbox.api import ProcessResult
 
@@ -21,42 +22,6 @@ T = TypeVar("T")
 LOOPBACK = "127.0.0.1"
 NOT_STARTED = (126, 127)  # exit codes of a shell whose command cannot be executed, or is not there
 KEPT_ERROR = 300  # characters of what the agent wrote to standard error last
-BRANCHES = ("all", "longest", "leaf")  # as in `gateway.token_tree.BranchChoice`
-
-
-@dataclasses.dataclass(frozen=True)
-class ExternalAgent:
-    """The program that plays the episodes, in the sandbox and its image.
-
-    command: its command line; empty: the project's own loop plays.
-    env: further environment variables, each (name, value).
-    port: of localhost in the sandbox, at which the agent reaches the gateway.
-    seconds: time until it is killed. What it has done until then is judged.
-    branches: what is trained on of an episode's conversations: all; longest: the one with the most
-        tokens; leaf: that of the last answer.
-    demonstrates: it also plays the demonstrations of the warm start, which the oracle answers, so
-        that they hold what the policy will read of it; else our own loop does.
-
-    In the words of the command and in values, {instruction}, {url} and {token} stand for the
-    task, the API's base URL and its key. OPENAI_BASE_URL, OPENAI_API_KEY,
-    ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY are set. The last line that it prints is its answer,
-    in tasks that ask for one.
-    """
-
-    command: tuple[str, ...] = ()
-    env: tuple[tuple[str, str], ...] = ()
-    port: int = 8900
-    seconds: float = 300.0
-    branches: str = "all"
-    demonstrates: bool = False
-
-    def __post_init__(self) -> None:
-        if self.branches not in BRANCHES:
-            raise ValueError(f"branches {self.branches!r} must be one of {', '.join(BRANCHES)}")
-        if not 1024 <= self.port < 1 << 16:
-            raise ValueError(f"port {self.port} must be from 1024 to 65535")
-        if self.seconds <= 0:
-            raise ValueError(f"seconds {self.seconds} must be more than 0")
 
 
 @dataclasses.dataclass(frozen=True)

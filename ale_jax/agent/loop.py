@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 import traceback
@@ -23,6 +22,7 @@ from ale_jax.agent.api import (
     StateMemory,
     VerifierError,
 )
+from ale_jax.config.agent import AgentLimits
 from ale_jax.records import STATUS_RULES, Episode, EpisodeKey, Prefix, Status
 from ale_jax.sandbox.api import SandboxError, SandboxStartError
 
@@ -59,32 +59,6 @@ FAILURES: tuple[tuple[type[Exception], Status], ...] = (
     (EnvError, Status.ENV_ERROR),
 )
 EXPECTED = (SandboxError, VerifierError, NoVerdictError)  # what an environment may raise
-
-
-@dataclasses.dataclass(frozen=True)
-class AgentLimits:
-    """How long an episode may be, and which episodes are sampled again.
-
-    turns: replies that the environment answers; after them the current state is graded. Turns of a
-        prefix count, so that the same state has the same number of turns left, however it was
-        reached.
-    malformed_limit: in training, this many replies in a row without a valid call end the episode
-        without a reward, and it is sampled again; 0: no limit.
-    replay_share: share of the training episodes that are replayed with their own replies. If the
-        environment then answers or rewards differently, the episode is sampled again.
-    """
-
-    turns: int = 10
-    malformed_limit: int = 0
-    replay_share: float = 0.0
-
-    def __post_init__(self):
-        if self.turns < 1:
-            raise ValueError(f"turns {self.turns} must be at least 1")
-        if self.malformed_limit < 0:
-            raise ValueError(f"malformed_limit {self.malformed_limit} must be 0 (off) or more")
-        if not 0.0 <= self.replay_share <= 1.0:
-            raise ValueError(f"replay_share {self.replay_share} must be from 0 (off) to 1 (all)")
 
 
 class ScriptedPolicy:

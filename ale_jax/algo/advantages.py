@@ -23,7 +23,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ale_jax.algo.algorithm import AdvantageHypers
 from ale_jax.algo.baselines import (
     against_history,
     against_state,
@@ -36,6 +35,7 @@ from ale_jax.algo.baselines import (
     real_chunks,
     standardise,
 )
+from ale_jax.config.algo import AdvantageHypers
 
 
 class Rewards(NamedTuple):

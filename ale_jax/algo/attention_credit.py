@@ -14,73 +14,12 @@ it. Only the control, credit "random", draws by the token's place in its batch.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from ale_jax.algo import hypers
-
-CREDITS = ("none", "local", "global", "coupled", "random")
-
-
-@dataclasses.dataclass(frozen=True)
-class AttentionCreditHypers:
-    """Which tokens get more credit, and how much.
-
-    credit: "none"; "local": the tokens where the local heads' distance changes most; "global":
-        the anchors; "coupled": both, Eq 18; "random": as many tokens, chosen at random, as a
-        control.
-    amplification: gamma_amp, the factor on the advantage of a chosen token.
-    top_share: q, the share of a trajectory's policy tokens that are chosen.
-    layers: number of analysed layers, evenly spaced in the middle third of the layers; fewer if the
-        third has fewer.
-    head_share: the share of the heads in these layers that are local (those with the shortest
-        reach), and the share that are global (those with the longest).
-    window: W of WAAD, in tokens.
-    horizon_low, horizon_high: range of distances, in tokens, at which FAI counts later attention.
-    introduction_share: alpha of Eq 18, the share of a dominated anchor's bonus that goes to the
-        token that introduces it. The paper gives no value; the "+30 % and +20 %" of a summary
-        correspond to 0.4.
-    introduction_tokens: k of Eq 18, how many tokens before the anchor that token may be; the paper
-        tried 1 to 3.
-    dominated_share: an anchor can be dominated if its WAAD is in this lowest share of its
-        trajectory's values. This is tau_waad of Eq 18 as a quantile, for which the paper gives no
-        value; the default is one half.
-    """
-
-    credit: str = "none"
-    amplification: float = 1.5
-    top_share: float = 0.4
-    layers: int = 5
-    head_share: float = 0.3
-    window: int = 10
-    horizon_low: int = 10
-    horizon_high: int = 50
-    introduction_share: float = 0.4
-    introduction_tokens: int = 3
-    dominated_share: float = 0.5
-
-    def __post_init__(self) -> None:
-        hypers.require_choice("credit", self.credit, CREDITS)
-        hypers.require_range("amplification", self.amplification, 1.0, 1e3, "1 changes nothing")
-        for name in ("top_share", "introduction_share", "dominated_share"):
-            hypers.require_range(name, getattr(self, name), 0.0, 1.0, "it is a share")
-        hypers.require_range(
-            "head_share", self.head_share, 0.0, 0.5, "a head cannot be both local and global"
-        )
-        hypers.require_range("layers", self.layers, 1, 1000, "at least one layer is needed")
-        hypers.require_range("window", self.window, 1, MAX_REACH, "0 would make WAAD 0 everywhere")
-        hypers.require_range("horizon_high", self.horizon_high, 1, MAX_REACH, "50 is usual")
-        hypers.require_range(
-            "horizon_low", self.horizon_low, 0, self.horizon_high, "at most horizon_high"
-        )
-        hypers.require_range("introduction_tokens", self.introduction_tokens, 1, 64, "1 to 3")
-
-
-# How many tokens `ale_jax.model.attention_credit` can look back from one block of queries.
-MAX_REACH = 128
+from ale_jax.config.attention_credit import AttentionCreditHypers
 
 
 class AttentionStatistics(NamedTuple):

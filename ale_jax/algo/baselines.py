@@ -18,8 +18,8 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from ale_jax.algo.algorithm import AdvantageHypers
 from ale_jax.algo.values import gae
+from ale_jax.config.algo import AdvantageHypers
 
 STD_FLOOR = 1e-6  # below this, the spread of rewards of order 1 is rounding error
 

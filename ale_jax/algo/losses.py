@@ -3,7 +3,7 @@
 A policy loss is a function (Tokens, LossHypers) -> (loss_BT, clipped_BT), to be minimised. r is the
 ratio pi / pi_old at the level of the hyperparameters, A is the advantage, and sg() stops the
 gradient. clipped_BT marks where the bound of the ratio is active, for the metrics. `LOSSES` in
-`ale_jax.algo.algorithm` lists which hyperparameters each loss reads.
+`ale_jax.config.algo` lists which hyperparameters each loss reads.
 
 The divergences estimate KL(pi || ref) from one token sampled from pi (Schulman 2020), with
 d = log pi - log ref: k1 = d; k2 = d^2 / 2; k3 = exp(-d) - 1 + d. k1 and k3 are unbiased, and k3 is
@@ -31,9 +31,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ale_jax.algo import hypers
-from ale_jax.algo.algorithm import AGGREGATIONS, LossHypers
 from ale_jax.algo.ratio import exp_log_ratio, one_over_count
+from ale_jax.config.algo import AGGREGATIONS, LossHypers
 from ale_jax.records import Batch
 
 Arrays = Mapping[str, jax.Array]  # of a `Batch`, by name
@@ -271,7 +270,7 @@ def count_loss_denominator(
     count over the batches of all of them. Relies on the packer's ids: the chunks of a row are
     numbered from 0 without gaps.
     """
-    hypers.require_choice("aggregation", aggregation, AGGREGATIONS)
+    assert aggregation in AGGREGATIONS, aggregation
     if aggregation == "tokens":
         count = sum(int((b.chunk_BT >= 0).sum()) for b in batches)
     elif aggregation in ("chunks", "chunk_means"):

@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ale_jax.algo.algorithm import LossHypers, MismatchHypers
 from ale_jax.algo.losses import (
     TOKEN_LOSSES,
     Arrays,
@@ -42,6 +41,7 @@ from ale_jax.algo.ratio import (
     unit_mean,
 )
 from ale_jax.algo.values import chunk_starts
+from ale_jax.config.algo import LossHypers, MismatchHypers
 
 NEAR = (0.8, 1.2)  # ratios outside, where the usual clip would act, are counted
 MEANS = {"chunk_means": "chunk", "trajectory_means": "sequence"}  # aggregation -> its units

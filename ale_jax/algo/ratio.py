@@ -21,7 +21,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from ale_jax.algo.algorithm import MismatchHypers
+from ale_jax.config.algo import MismatchHypers
 
 
 def chunk_sum(x_BT: jax.Array, chunk_BT: jax.Array, num_chunks: int) -> jax.Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
@@ -11,21 +10,6 @@ from typing import TypeVar
 import numpy as np
 
 T = TypeVar("T")
-
-
-@dataclasses.dataclass(frozen=True)
-class Domain:
-    """A named set of task families. ratio: its number of samples in every sum(ratios) samples."""
-
-    name: str
-    families: tuple[str, ...]
-    ratio: int
-
-    def __post_init__(self) -> None:
-        if not self.families:
-            raise ValueError(f"domain {self.name!r} has no families: name some")
-        if self.ratio < 1:
-            raise ValueError(f"ratio {self.ratio} must be at least 1, or leave out the domain")
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ale_jax.config.learn import Shape
 from ale_jax.records import FREE, MAX_MASKS, Batch, Trajectory, Turn
 
 Masks = Mapping[int, bytes]  # of a trajectory, by their number there
@@ -81,24 +82,6 @@ class Sample:
         ids = [turn.mask_id for turn in self.chunks if turn.mask_id is not None]
         numbers = np.unique(np.concatenate(ids)) if ids else ()
         return {int(n): self.mask_Iw[n].tobytes() for n in numbers if n >= 0}
-
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """The shape of one batch: `microbatch_rows` rows of `pack_length` tokens.
-
-    A row has room for `chunks_per_pack` sampled chunks, and therefore for as many trajectories: a
-    trajectory without sampled chunks takes the room of one chunk.
-    """
-
-    microbatch_rows: int
-    pack_length: int
-    chunks_per_pack: int
-
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            if getattr(self, field.name) < 1:
-                raise ValueError(f"{field.name} {getattr(self, field.name)} must be at least 1")
 
 
 def demonstration(exchanges: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Sample:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 
-from ale_jax.engine.engine_shape import EngineShape
+from ale_jax.config.engine import EngineShape
 from ale_jax.engine.pages import PagePool
 from ale_jax.engine.request import Request
 from ale_jax.engine.sequence import SequenceState

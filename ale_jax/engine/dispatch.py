@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from ale_jax.engine.engine_shape import EngineShape
+from ale_jax.config.engine import EngineShape
+from ale_jax.config.model import PolicyShape
 from ale_jax.engine.page_swaps import PageSwaps
 from ale_jax.engine.request import Request, TokenConstraint
 from ale_jax.engine.sequence import PrefillChunk, SequenceState
@@ -19,7 +20,6 @@ from ale_jax.model.generate import DecodeOutput, PrefillBatches
 from ale_jax.model.guides import Guides
 from ale_jax.model.params import Params
 from ale_jax.model.sampler import SlotState
-from ale_jax.model.shape import PolicyShape
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,8 +26,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from ale_jax.config.engine import EngineShape, Sampling
+from ale_jax.config.model import PolicyShape
 from ale_jax.engine.dispatch import Dispatch, ExpertRecord, page_table, slot_state
-from ale_jax.engine.engine_shape import EngineShape
 from ale_jax.engine.guide_table import GuideTable
 from ale_jax.engine.page_swaps import Layers
 from ale_jax.engine.request import DEFAULT_OPTIONS, EngineStopped, Request, RequestOptions, Sampled
@@ -37,8 +38,6 @@ from ale_jax.model.cache import Cache, cache_sharding, empty_cache
 from ale_jax.model.device_order import dispatching
 from ale_jax.model.generate import DecodeOutput, prefill_and_decode
 from ale_jax.model.params import Params
-from ale_jax.model.sampler import Sampling
-from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import num_data_shards
 
 

@@ -10,12 +10,12 @@ from concurrent.futures import Future
 
 import numpy as np
 
+from ale_jax.config.engine import Sampling
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.request import DEFAULT_OPTIONS, EngineStopped, RequestOptions, Sampled
 from ale_jax.engine.router import Router
 from ale_jax.engine.scheduler import EngineStats
 from ale_jax.model.params import Params
-from ale_jax.model.sampler import Sampling
 
 
 @dataclasses.dataclass(frozen=True)

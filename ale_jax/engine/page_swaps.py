@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from ale_jax.engine.engine_shape import EngineShape
+from ale_jax.config.engine import EngineShape
 from ale_jax.model.cache import Cache, LayerRows, copy_in, copy_out, place
 
 Layers = list[LayerRows]

@@ -14,7 +14,7 @@ from ale_jax.errors import RolloutsFailed
 from ale_jax.records import FREE
 
 if TYPE_CHECKING:
-    from ale_jax.model.sampler import Sampling
+    from ale_jax.config.engine import Sampling
 
 # Given all ids of a reply so far: after how many of them it ends; None if it goes on.
 StopChecker = Callable[[np.ndarray], int | None]

@@ -28,9 +28,9 @@ import bisect
 import dataclasses
 from collections import deque
 
+from ale_jax.config.engine import EngineShape
 from ale_jax.engine.data_shard import Claims, DataShard, Demand, best_shard
 from ale_jax.engine.dispatch import Dispatch, PrefillBatcher
-from ale_jax.engine.engine_shape import EngineShape
 from ale_jax.engine.page_swaps import PageSwaps
 from ale_jax.engine.pages import PageKeys
 from ale_jax.engine.request import Request

@@ -12,19 +12,20 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ale_jax.algo.attention_credit import (
-    AttentionCreditHypers,
     AttentionStatistics,
     amplify,
     credit_factor,
     trajectory_statistics,
 )
-from ale_jax.data.packing import Sample, Shape, pack_all
+from ale_jax.config.attention_credit import AttentionCreditHypers
+from ale_jax.config.learn import Shape
+from ale_jax.config.model import FLOAT32, Compute, PolicyShape
+from ale_jax.data.packing import Sample, pack_all
 from ale_jax.data.selection import Selection, select_segments
 from ale_jax.learn.rows import own_rows, to_device, with_rows
 from ale_jax.model.attention_credit import attention_statistics, middle_layers
-from ale_jax.model.compute import EXACT, FLOAT32, Compute
+from ale_jax.model.compute import EXACT
 from ale_jax.model.params import Params
-from ale_jax.model.shape import PolicyShape
 from ale_jax.records import Batch
 
 # (weights, batches, key) -> (batches with amplified advantages, figures)

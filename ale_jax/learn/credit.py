@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from ale_jax.algo.advantages import Credit, Rewards, credit_chunks
-from ale_jax.algo.algorithm import AlgoConfig
+from ale_jax.config.algo import AlgoConfig
 from ale_jax.data.packing import Sample
 from ale_jax.data.replay import Group
 from ale_jax.records import STATUS_RULES, SideBranch, Trajectory

@@ -18,115 +18,31 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from ale_jax.algo.algorithm import AlgoConfig
-from ale_jax.algo.hypers import require_range
 from ale_jax.algo.values import critic_loss, critic_of
+from ale_jax.config.algo import AlgoConfig
+from ale_jax.config.critics import CriticsHypers
+from ale_jax.config.model import Compute, PolicyShape
 from ale_jax.data.selection import select_segments
 from ale_jax.learn.finite import SKIPPED
 from ale_jax.learn.rows import own_rows, to_device, with_rows
-from ale_jax.learn.state import (
-    OptimizerHypers,
-    TrainState,
-    abstract_begun,
-    abstract_weights,
-    begin,
-    table_optimizer,
-)
+from ale_jax.learn.state import TrainState, abstract_begun, abstract_weights, begin, table_optimizer
 from ale_jax.learn.step import Metrics, ModelSpec, UpdateStep
 from ale_jax.learn.token_credit import returns, time_steps
-from ale_jax.model.compute import EXACT, Compute
+from ale_jax.model.compute import EXACT
 from ale_jax.model.lora import merged
 from ale_jax.model.moe import balancing_loss, router_sums
 from ale_jax.model.params import Params, init_table
 from ale_jax.model.policy import HEAD, token_values, value_table
-from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import table_shardings
 from ale_jax.records import Batch
 
 # Metrics of a step: the critics' updates that were not finite, and the critics that made no other.
 CRITIC_SKIPPED, CRITICS_WITHOUT_UPDATE = "critic_skipped_updates", "critics_without_update"
 
-SIZES = ("width", "num_layers", "num_heads", "num_kv_heads", "head_width", "mlp_width")
 
-
-@dataclasses.dataclass(frozen=True)
-class CriticsHypers:
-    """The critics. They are dense models, unless they have the policy's own shape.
-
-    count: number of critics. 0: none, and the other fields are not read. 1 with both shares 0 is
-        plain PPO.
-    width: numbers per token of the residual stream. If it and the five sizes below are 0, critics
-        have the policy's own shape, experts included, and start from its weights.
-    num_layers: decoder layers.
-    num_heads: query heads.
-    num_kv_heads: heads of keys and values.
-    head_width: numbers per head.
-    mlp_width: inner width of the feed-forward.
-    lam: lambda of GAE, per token or, where chunks are the time steps, per chunk.
-    mask_share: share of a step's policy tokens or, where chunks are the time steps, of its chunks
-        whose advantage is set to 0: those on which the critics agree most.
-    entropy_share: share of them that gets no entropy bonus: those on which the critics differ most.
-    warmup_steps: number of steps, of epochs x minibatches updates each, at the beginning in which
-        only the critics learn.
-    epochs: how often the critics learn from each step's episodes. Like minibatches, this makes more
-        updates of a step, which the optimizer's warmup_steps and decay_steps count.
-    minibatches: number of updates in an epoch, each from about an equal share of the step's rows;
-        fewer if the rows fill fewer microbatches, and then warmup_steps last longer.
-    """
-
-    count: int = 0
-    width: int = 0
-    num_layers: int = 0
-    num_heads: int = 0
-    num_kv_heads: int = 0
-    head_width: int = 0
-    mlp_width: int = 0
-    lam: float = 1.0
-    mask_share: float = 0.0
-    entropy_share: float = 0.0
-    warmup_steps: int = 0
-    epochs: int = 1
-    minibatches: int = 1
-    optimizer: OptimizerHypers = dataclasses.field(default_factory=OptimizerHypers)
-
-    def __post_init__(self) -> None:
-        require_range("count", self.count, 0, 64, "2 is usual, 1 for PPO, 0 for none")
-        sizes = [getattr(self, name) for name in SIZES]
-        if not (all(size > 0 for size in sizes) or not any(sizes)):
-            raise ValueError(
-                f"{', '.join(SIZES)} are {sizes}: all must be at least 1, or all 0 for critics of "
-                "the policy's own shape"
-            )
-        require_range("lam", self.lam, 0.0, 1.0, "1 trusts the rewards alone, 0 the critics")
-        for name in ("mask_share", "entropy_share"):
-            require_range(name, getattr(self, name), 0.0, 1.0, "it is a share of the time steps")
-            if getattr(self, name) > 0 and self.count < 2:
-                raise ValueError(
-                    f"{name} {getattr(self, name)} needs critics that can differ: set count to 2 "
-                    f"or more, or {name} to 0.0"
-                )
-        require_range("warmup_steps", self.warmup_steps, 0, 1 << 30, "0 starts all at once")
-        require_range("epochs", self.epochs, 1, 1000, "1 uses each step's episodes once")
-        require_range("minibatches", self.minibatches, 1, 1 << 30, "1 is one update per epoch")
-
-    def check_group(self, group_size: int) -> None:
-        """ValueError unless a prompt's responses can be divided evenly among the critics."""
-        if self.count and group_size % self.count:
-            raise ValueError(
-                f"rl.group_size {group_size} cannot be divided evenly among {self.count} critics: "
-                f"set it to {-(-group_size // self.count) * self.count}, or change critics.count"
-            )
-
-    def shape(self, policy: PolicyShape) -> PolicyShape:
-        """Of each critic."""
-        if not self.width:
-            return policy
-        sizes = {name: getattr(self, name) for name in SIZES}
-        return dataclasses.replace(policy, num_experts=0, dense_layers=(), **sizes)
-
-    def model(self, policy: ModelSpec) -> ModelSpec:
-        """Of each critic."""
-        return dataclasses.replace(policy, shape=self.shape(policy.shape))
+def critic_model(hp: CriticsHypers, policy: ModelSpec) -> ModelSpec:
+    """Returns what the steps of each critic compute with."""
+    return dataclasses.replace(policy, shape=hp.shape(policy.shape))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +74,7 @@ class Critics:
     def __init__(self, hp: CriticsHypers, policy: ModelSpec, state: tuple[TrainState, ...]):
         """state: of each critic, new (`make`) or from a checkpoint."""
         self.hp, self.state = hp, state
-        self._model = model = hp.model(policy)
+        self._model = model = critic_model(hp, policy)
         optimizer = table_optimizer(hp.optimizer, value_table(model.shape))
         self._step = UpdateStep(critic_gradient(model), optimizer, state[0].params, model.mesh)
 
@@ -169,7 +85,7 @@ class Critics:
         Critics of the policy's shape start with its weights, `params`, and a head that predicts 0.
         ValueError if the mesh cannot divide them.
         """
-        model = hp.model(policy)
+        model = critic_model(hp, policy)
         table = value_table(model.shape)
         optimizer = table_optimizer(hp.optimizer, table)
         places = table_shardings(table, model.mesh)

@@ -22,14 +22,16 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from ale_jax.algo.algorithm import AlgoConfig
 from ale_jax.algo.losses import count_loss_denominator
 from ale_jax.algo.policy_loss import policy_loss
-from ale_jax.data.packing import Sample, Shape, pack_all
+from ale_jax.config.algo import AlgoConfig
+from ale_jax.config.critics import CriticsHypers
+from ale_jax.config.learn import Shape
+from ale_jax.data.packing import Sample, pack_all
 from ale_jax.data.replay import Group
 from ale_jax.learn.attention_credit import amplify_by_attention
 from ale_jax.learn.credit import RewardTable, credit_table, credited_samples, tabulate_rewards
-from ale_jax.learn.critics import CriticsHypers, learn_values
+from ale_jax.learn.critics import learn_values
 from ale_jax.learn.old_policies import fill_old_logp
 from ale_jax.learn.step import LossFn, TokenUpdate
 from ale_jax.learn.token_credit import (

@@ -22,13 +22,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from ale_jax.algo.algorithm import AlgoConfig
+from ale_jax.config.algo import AlgoConfig
+from ale_jax.config.model import FLOAT32, Compute, PolicyShape
 from ale_jax.learn.checkpoint import Checkpoints, Lease, StateFiles
 from ale_jax.learn.rows import own_rows, to_device, with_rows
 from ale_jax.learn.step import forward
-from ale_jax.model.compute import EXACT, FLOAT32, Compute
+from ale_jax.model.compute import EXACT
 from ale_jax.model.params import Params
-from ale_jax.model.shape import PolicyShape
 from ale_jax.records import Batch
 
 # (weights, batch) -> log-probability of each policy token, float32 [B, T]; 0 elsewhere

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import optax
@@ -11,62 +9,12 @@ import optax.contrib
 from flax import struct
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ale_jax.algo.hypers import require_range
+from ale_jax.config.model import FULL, LoraShape, PolicyShape
+from ale_jax.config.optimizer import OptimizerHypers
 from ale_jax.learn.schedule import decay_from_event, rate_schedule
-from ale_jax.model.lora import FULL, LoraShape, new_adapters, trained, trained_table
+from ale_jax.model.lora import new_adapters, trained, trained_table
 from ale_jax.model.params import Param, Params, init_params, is_param
-from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import param_shardings, spec
-
-
-@dataclasses.dataclass(frozen=True)
-class OptimizerHypers:
-    """An optimizer and its schedule. Learning rates are the product of a linear warmup over
-    warmup_steps and a linear decay to a tenth over decay_steps.
-
-    name: "adamw"; "muon": Muon for weight matrices (momentum orthogonalised by Newton-Schulz) and
-        NAdamW (AdamW with Nesterov momentum) for embeddings, output head, norms and the router; or
-        "adafactor": a second moment per row and column instead of per weight, and no first moment
-        (it reads neither b1 nor b2).
-    learning_rate: peak rate of AdamW, NAdamW and Adafactor. NAdamW's first update of a weight is
-        1 + b1 / (1 + b1) times the rate, 1.47 with b1 0.9.
-    muon_learning_rate: peak rate of the weights that Muon updates: the spectral norm of an update
-        is about the rate times sqrt(max(1, outputs / inputs)) of the matrix.
-    warmup_steps: number of updates over which rates rise; 0: no warmup.
-    decay_steps: number of updates over which rates decay; 0: no decay.
-    decay_success: rates begin to decay when this share of the latest training episodes from the
-        beginning of their task has succeeded; 0: with the first update. For rl_optimizer.
-    b1: decay of the first moment.
-    b2: decay of the second moment.
-    weight_decay: decoupled weight decay, multiplied by the rate.
-    clip_norm: bound on the gradient's global norm.
-    """
-
-    name: str = "muon"
-    learning_rate: float = 5e-4
-    muon_learning_rate: float = 0.0025
-    warmup_steps: int = 0
-    decay_steps: int = 0
-    decay_success: float = 0.0
-    b1: float = 0.9
-    b2: float = 0.95
-    weight_decay: float = 0.0
-    clip_norm: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.name not in ("adamw", "adafactor", "muon"):
-            raise ValueError(f"optimizer {self.name!r} is unknown: choose adamw, adafactor or muon")
-        for field in ("learning_rate", "muon_learning_rate", "clip_norm"):
-            if getattr(self, field) <= 0:
-                raise ValueError(f"optimizer {field} {getattr(self, field)} must be > 0")
-        for field in ("warmup_steps", "decay_steps"):
-            if getattr(self, field) < 0:
-                raise ValueError(f"optimizer {field} {getattr(self, field)} must be >= 0: 0 is off")
-        require_range("decay_success", self.decay_success, 0.0, 1.0, "it is a share of episodes")
-        if self.decay_success and not self.decay_steps:
-            raise ValueError(
-                f"decay_success {self.decay_success} begins no decay without decay_steps: set both"
-            )
 
 
 @struct.dataclass

@@ -14,7 +14,6 @@ from typing import Protocol
 import jax
 import numpy as np
 
-from ale_jax.algo.algorithm import AdvantageHypers, AlgoConfig
 from ale_jax.algo.baselines import scale_token_advantages, token_returns
 from ale_jax.algo.values import (
     agreement_masks,
@@ -25,6 +24,7 @@ from ale_jax.algo.values import (
     over_chunks,
     turn_gae,
 )
+from ale_jax.config.algo import AdvantageHypers, AlgoConfig
 from ale_jax.records import Batch
 
 # Takes all batches of a step, and returns the same batches with scaled advantages.

@@ -15,14 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ale_jax.config.model import FLOAT32, Compute, PolicyShape
 from ale_jax.model.blockwise_attention import Places
-from ale_jax.model.compute import FLOAT32, Compute, cast_layer
+from ale_jax.model.compute import cast_layer
 from ale_jax.model.context import SequencePermutation
 from ale_jax.model.layers import MASKED, project_qkv
 from ale_jax.model.lora import adapted_layers, merge_layer
 from ale_jax.model.params import Params
 from ale_jax.model.policy import decoder_layer, embed_tokens, replay_by_layer
-from ale_jax.model.shape import PolicyShape
 
 BLOCK = 128  # queries per block; neither window nor horizon may exceed it
 

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from ale_jax.model.shape import PolicyShape
+from ale_jax.config.model import PolicyShape
 from ale_jax.model.sharding import RULES
 
 

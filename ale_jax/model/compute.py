@@ -12,15 +12,12 @@ import jax.numpy as jnp
 from flax import struct
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
+from ale_jax.config.model import SAME, Compute, PolicyShape
 from ale_jax.model.lora import merged
 from ale_jax.model.params import Param, Params, is_param, param_table
-from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import RULES, SAMPLER_RULES, param_shardings
 
-# How a sampler's weights may be stored: name -> type of the values, and what the largest becomes.
-SAME = "same"
 _FORMS = {"int8": (jnp.int8, 127.0), "fp8": (jnp.float8_e4m3fn, 448.0)}
-STORED_AS = (SAME, *_FORMS)
 
 
 @struct.dataclass
@@ -78,10 +75,9 @@ def quantise(array: jax.Array, input_dims: tuple[int, ...], form: str) -> Quanti
     return Quantised(rounded.astype(dtype), scale)
 
 
-DTYPES = ("float32", "bfloat16")
 # What is kept of each layer for the backward pass: everything, products with dense weights, or
 # only its input.
-REMAT = {
+_KEPT = {
     "none": None,
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
     "layers": jax.checkpoint_policies.nothing_saveable,
@@ -91,22 +87,6 @@ REMAT = {
 # about 3e-3.
 EXACT = {"xla_allow_excess_precision": False}
 KEPT_EXACT = ("norm", "router")  # parts of the names of weights that are used in float32
-
-
-@dataclasses.dataclass(frozen=True)
-class Compute:
-    """dtype: of matrix products and of activations between layers; weights, gradients, norms,
-    softmax, router and scores stay float32. remat: what is recomputed in the backward pass: "none",
-    "dots" (all but products with dense weights) or "layers" (everything within a layer)."""
-
-    dtype: str = "float32"
-    remat: str = "none"
-
-    def __post_init__(self) -> None:
-        assert self.dtype in DTYPES and self.remat in REMAT, self
-
-
-FLOAT32 = Compute()
 
 
 def cast_layer(layer: Params, dtype: str) -> Params:
@@ -221,7 +201,7 @@ def served_weights(params: Params, shape: PolicyShape, dtype: str, stored_as: st
 
 def recomputed(apply_layer: Callable, remat: str) -> Callable:
     """`apply_layer`, of whose results only what `remat` names is kept for the backward pass."""
-    policy = REMAT[remat]
+    policy = _KEPT[remat]
     return apply_layer if policy is None else jax.checkpoint(apply_layer, policy=policy)
 
 

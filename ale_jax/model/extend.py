@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from ale_jax.config.model import PolicyShape
 from ale_jax.model.cache import LayerPages, LayerRows, gather_rows, load, write_pages
 from ale_jax.model.layers import (
     feed_forward,
@@ -18,7 +19,6 @@ from ale_jax.model.layers import (
 )
 from ale_jax.model.paged_attention import has_kernel, paged_attention
 from ale_jax.model.params import Params
-from ale_jax.model.shape import PolicyShape
 
 
 class LayerMemory(Protocol):

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax.sharding import PartitionSpec
 
+from ale_jax.config.model import PolicyShape
 from ale_jax.model.cache import Cache
 from ale_jax.model.compute import EXACT, in_step
 from ale_jax.model.extend import InPages, InRows, LayerMemory, extend
@@ -21,7 +22,6 @@ from ale_jax.model.paged_attention import has_kernel
 from ale_jax.model.params import Params
 from ale_jax.model.policy import logits
 from ale_jax.model.sampler import SlotState, sample
-from ale_jax.model.shape import PolicyShape
 
 
 @struct.dataclass

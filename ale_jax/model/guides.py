@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from ale_jax.config.model import PolicyShape
 from ale_jax.model.sampling_masks import num_words, unpack
-from ale_jax.model.shape import PolicyShape
 
 MAX_TOP_LOGPROBS = 20  # of the most probable tokens; what OpenAI's API gives at most
 

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ale_jax.config.model import PolicyShape
 from ale_jax.model.compute import product, weight
 from ale_jax.model.moe import RouterStats, moe
 from ale_jax.model.params import Params
-from ale_jax.model.shape import PolicyShape
 
 # A finite stand-in for -inf: a row whose keys are all masked (padding) must give numbers, not NaN.
 MASKED = -1e30

@@ -6,48 +6,15 @@ that is trained, and "adapter_scale". Code that does not handle adapters is give
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import jax
 import jax.numpy as jnp
 
+from ale_jax.config.model import LoraShape, PolicyShape
 from ale_jax.model.params import Dims, Init, Param, Params, init_table, param_table
-from ale_jax.model.shape import PolicyShape
 
 RANK = -1  # stands for the adapter's rank among the dims of a map
-TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
-
-
-@dataclasses.dataclass(frozen=True)
-class LoraShape:
-    """Low-rank adapters. If there are any, only they are trained.
-
-    rank: inner width of each adapter; 0: no adapters, all weights are trained.
-    alpha: adapters are scaled by alpha / rank.
-    targets: linear maps that get adapters; gate, up and down are those of dense layers and of every
-        expert.
-    """
-
-    rank: int = 0
-    alpha: float = 0.0
-    targets: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.rank < 0:
-            raise ValueError(f"lora.rank {self.rank} must be at least 0: 0 trains all weights")
-        if self.rank and self.alpha <= 0:
-            raise ValueError(f"lora.alpha {self.alpha} must be > 0: twice the rank is usual")
-        if self.rank and not self.targets:
-            raise ValueError(f"lora.targets is empty: choose some of {', '.join(TARGETS)}")
-        for target in self.targets:
-            if target not in TARGETS:
-                raise ValueError(
-                    f"lora.targets {target!r} is unknown: choose some of {', '.join(TARGETS)}"
-                )
-
-
-FULL = LoraShape()
 
 
 def trained_table(shape: PolicyShape, lora: LoraShape) -> Params:

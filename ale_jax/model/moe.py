@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from ale_jax.config.model import PolicyShape
 from ale_jax.model.capacity_dispatch import (
     Weights,
     all_experts,
@@ -20,7 +21,6 @@ from ale_jax.model.capacity_dispatch import (
 from ale_jax.model.compute import weight
 from ale_jax.model.expert_parallel import AXIS, exchanged, gathered, own_share
 from ale_jax.model.params import Params
-from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import row_axes, sequence_axis
 
 

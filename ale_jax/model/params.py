@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ale_jax.model.shape import PolicyShape
+from ale_jax.config.model import PolicyShape
 
 Params = dict[str, Any]  # nested: {"embed_VD": array, "layers": [{...}, ...], ...}
 Init = Callable[[jax.Array, tuple[int, ...], jnp.dtype], jax.Array]

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from ale_jax.config.model import FLOAT32, Compute, PolicyShape
 from ale_jax.model.attention import packed_attention
 from ale_jax.model.blockwise_attention import Places
-from ale_jax.model.compute import FLOAT32, Compute, cast_layer, product, recomputed
+from ale_jax.model.compute import cast_layer, product, recomputed
 from ale_jax.model.context import SequencePermutation
 from ale_jax.model.layers import (
     apply_in_turn,
@@ -25,7 +26,6 @@ from ale_jax.model.lora import adapted_layers, merge_layer
 from ale_jax.model.moe import RouterStats
 from ale_jax.model.params import Param, Params, param_table
 from ale_jax.model.sampling_masks import SamplingMasks, restricted
-from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import row_axes, sequence_axis, spec
 
 SCORE_BLOCK = 1024  # tokens per device whose logits are held at once

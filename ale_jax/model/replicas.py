@@ -16,8 +16,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
+from ale_jax.config.model import Compute, PolicyShape
 from ale_jax.model.compute import (
-    Compute,
     in_parts,
     join_parts,
     sampler_shardings,
@@ -25,7 +25,6 @@ from ale_jax.model.compute import (
     served_weights,
 )
 from ale_jax.model.params import Params
-from ale_jax.model.shape import PolicyShape
 
 REPLICA = "replica"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import jax
@@ -11,36 +10,7 @@ from flax import struct
 
 from ale_jax.model.guides import Guides, apply_biases, apply_masks, most_probable
 
-MOST_TOP_K = 2**31 - 1  # slots keep it as int32
 GREEDY_BELOW = 1e-30  # a temperature; logits that are divided by less would overflow
-
-
-@dataclasses.dataclass(frozen=True)
-class Sampling:
-    """How one request is sampled. The logits are truncated after the temperature is applied, top_k
-    before top_p before min_p, as in transformers.
-
-    temperature: what logits are divided by; 0 takes the most probable token.
-    top_k: draw from this many most probable tokens; 0: from all.
-    top_p: draw from the fewest tokens that together have this probability; 1: from all.
-    min_p: draw from the tokens with at least this share of the most probable one's probability; 0:
-        from all.
-    """
-
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise ValueError(f"temperature {self.temperature} must be >= 0 (0 = most probable)")
-        if not 0 <= self.top_k <= MOST_TOP_K:
-            raise ValueError(f"top_k {self.top_k} must be in [0, {MOST_TOP_K}] (0 = all tokens)")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p {self.top_p} must be in (0, 1]")
-        if not 0 <= self.min_p < 1:
-            raise ValueError(f"min_p {self.min_p} must be in [0, 1)")
 
 
 @struct.dataclass

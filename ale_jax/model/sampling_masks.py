@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ale_jax.model.shape import PolicyShape
+from ale_jax.config.model import PolicyShape
 from ale_jax.records import FORCED, MAX_MASKS
 
 WORD = 32  # tokens of the vocabulary whose permissions are the bits of one number

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.model import PolicyShape
 from ale_jax.model.params import Params, is_param, param_table
-from ale_jax.model.shape import PolicyShape
 
 # Logical axis of a weight or a batch -> mesh axes. None, or an axis not listed, means replicated.
 RULES: dict[str, tuple[str, ...]] = {
@@ -27,24 +28,6 @@ RULES: dict[str, tuple[str, ...]] = {
 SAMPLER_RULES = {axis: places for axis, places in RULES.items() if axis != "embed"}
 
 _AUTO = (AxisType.Auto,)  # the compiler shards what we do not
-
-
-@dataclasses.dataclass(frozen=True)
-class MeshShape:
-    """Number of devices along each mesh axis, and what is divided over it.
-
-    data: rows, with weights replicated; -1 takes all devices that the other axes leave.
-    fsdp: rows, and weights along their width.
-    expert: rows, and the experts.
-    tensor: heads, feed-forward width and vocabulary.
-    context: the tokens of a row.
-    """
-
-    data: int = -1
-    fsdp: int = 1
-    expert: int = 1
-    tensor: int = 1
-    context: int = 1
 
 
 def mesh_sizes(shape: MeshShape, devices: int) -> dict[str, int]:

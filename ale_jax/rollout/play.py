@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from ale_jax.agent import external, loop
 from ale_jax.agent.api import Environment, Policy, StateMemory
+from ale_jax.config.agent import AgentLimits, ExternalAgent
 from ale_jax.records import STATUS_RULES, Episode, EpisodeKey, Prefix, Task
 from ale_jax.sandbox.api import Sandbox, SandboxStartError
 
@@ -38,7 +39,7 @@ class EpisodeRunner:
         start_sandbox: Callable[[], Sandbox] | None,
         make_env: Callable[[Task, Sandbox | None], Environment],
         needs_sandbox: Callable[[Task], bool],
-        limits: loop.AgentLimits,
+        limits: AgentLimits,
         memory: StateMemory | None = None,
     ):
         """start_sandbox: None where no task needs one.
@@ -63,7 +64,7 @@ class EpisodeRunner:
         return self._play(key, by_loop)
 
     def play_external(
-        self, key: EpisodeKey, agent: external.ExternalAgent, access: external.PolicyAccess
+        self, key: EpisodeKey, agent: ExternalAgent, access: external.PolicyAccess
     ) -> EpisodeResult:
         """Like `play`, with an agent of its own, in a task that needs a sandbox."""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-import math
 import posixpath
 import re
 import typing
 from collections.abc import Mapping
 from typing import Any
 
+from ale_jax.config.setting import Settings, section, setting
 from ale_jax.sandbox.egress.policy import EgressPolicy
 
 NO_NETWORK = EgressPolicy()
@@ -24,7 +24,7 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:@-]{0,254}")
 MIN_DISK_MB = 16
 # Beyond what any host has; sums and products of such numbers stay exact.
-LARGEST = {"memory_mb": 1 << 30, "disk_mb": 1 << 30, "pids": 1 << 22, "cpus": 1 << 16}
+MOST_MB, MOST_PIDS, MOST_CPUS = 1 << 30, 1 << 22, 1 << 16
 # A pool shows the specs of all its sandboxes in one answer. Also below what execve(2) takes.
 MAX_TEXT_BYTES = 64 << 10
 FILES_PER_MB = 64  # a file costs 1.2 KiB, so 8 % of memory_mb for each writable directory
@@ -35,76 +35,101 @@ SHM = "/dev/shm"  # writable in every sandbox; not part of a snapshot
 
 
 @dataclasses.dataclass(frozen=True)
-class SandboxSpec:
-    """What a sandbox is and may use. A limit that the host cannot enforce is an error at start.
+class SandboxSpec(Settings):
+    """What a sandbox is and may use. A limit that the host cannot enforce is an error at start."""
 
-    image: name of the image (Docker). On bubblewrap, the default one stands for the host's own
-        /usr, which is read-only, and others are refused.
-    runtime: the OCI runtime that Docker uses: "runc", or "runsc" (gVisor) or "kata" for a separate
-        kernel.
-    user: the agent's user inside: "agent" without privileges, or "root" with only the capabilities
-        that an installer needs (CHOWN, DAC_OVERRIDE, FOWNER, SETUID, SETGID, KILL).
-    cpus: number of CPUs that it may keep busy; 0 for no limit.
-    memory_mb: memory of all its processes together; there is no swap.
-    pids: maximum number of processes and threads at a time.
-    files_mb: size of each writable directory, and of /dev/shm. Files are kept in memory, so all
-        of them together must fit into memory_mb.
-    disk_mb: 0: writable directories are in memory, and all else is read-only. Otherwise the whole
-        root is on disk and may hold this much besides the image: user "root" may change all of it,
-        "agent" what belongs to it. Only bubblewrap, run as root, has this; `files_mb` and
-        `max_files` then only limit what is transferred at once.
-    writable: writable directories besides /work and /tmp. They are in memory; everything else is
-        read-only. The image's contents of each are copied into it at the start. Each holds at most
-        `max_files` files. "/etc" requires user "root", which can then add users, but can also put
-        code into everything that starts later, including verifiers.
-    env: further environment variables, each (name, value).
-    network: hosts that it may connect to, besides its own loopback. Its `allow`, `env` and
-        `writable` may have MAX_TEXT_BYTES of JSON together.
-    command_seconds: default time limit of a command. When it expires, the command is interrupted,
-        and everything that it started is killed.
-    output_bytes: how much of a command's output is kept (head and tail; the middle is omitted).
-    ale_agent: the project's own agent is in it, read-only, as /opt/ale-agent/ale-agent. Only
-        bubblewrap without `disk_mb` has this; where there are images, it belongs in the image.
-    """
+    OWNER = "sandbox "
 
-    image: str = "ale-shell"
-    runtime: str = "runc"
-    user: str = "agent"
-    cpus: float = 0.0
-    memory_mb: int = 256
-    pids: int = 64
-    files_mb: int = 16
-    disk_mb: int = 0
-    writable: tuple[str, ...] = ()
-    env: tuple[tuple[str, str], ...] = ()
-    network: EgressPolicy = NO_NETWORK
-    command_seconds: float = 10.0
-    output_bytes: int = 8192
-    ale_agent: bool = False
+    image: str = setting(
+        "ale-shell",
+        "name of the image (Docker). On bubblewrap, the default one stands for the host's own "
+        "/usr, which is read-only, and others are refused.",
+    )
+    runtime: str = setting(
+        "runc",
+        'the OCI runtime that Docker uses: "runc", or "runsc" (gVisor) or "kata" for a separate '
+        "kernel.",
+        choices=OCI_RUNTIMES,
+    )
+    user: str = setting(
+        "agent",
+        'the agent\'s user inside: "agent" without privileges, or "root" with only the '
+        "capabilities that an installer needs (CHOWN, DAC_OVERRIDE, FOWNER, SETUID, SETGID, "
+        "KILL).",
+        choices=USERS,
+    )
+    cpus: float = setting(
+        0.0,
+        "number of CPUs that it may keep busy; 0 for no limit.",
+        at_least=0,
+        at_most=MOST_CPUS,
+        remedy="0 is no limit",
+    )
+    memory_mb: int = setting(
+        256,
+        "memory of all its processes together; there is no swap.",
+        at_least=16,
+        at_most=MOST_MB,
+    )
+    pids: int = setting(
+        64,
+        "maximum number of processes and threads at a time.",
+        at_least=8,
+        at_most=MOST_PIDS,
+    )
+    files_mb: int = setting(
+        16,
+        "size of each writable directory, and of /dev/shm. Files are kept in memory, so all of "
+        "them together must fit into memory_mb.",
+        at_least=1,
+    )
+    disk_mb: int = setting(
+        0,
+        "0: writable directories are in memory, and all else is read-only. Otherwise the whole "
+        'root is on disk and may hold this much besides the image: user "root" may change all of '
+        'it, "agent" what belongs to it. Only bubblewrap, run as root, has this; `files_mb` and '
+        "`max_files` then only limit what is transferred at once.",
+        at_least=0,
+        at_most=MOST_MB,
+    )
+    writable: tuple[str, ...] = setting(
+        (),
+        "writable directories besides /work and /tmp. They are in memory; everything else is "
+        "read-only. The image's contents of each are copied into it at the start. Each holds at "
+        'most `max_files` files. "/etc" requires user "root", which can then add users, but can '
+        "also put code into everything that starts later, including verifiers.",
+    )
+    env: tuple[tuple[str, str], ...] = setting(
+        (),
+        "further environment variables, each (name, value). With `writable` and `network.allow` at "
+        "most MAX_TEXT_BYTES of JSON.",
+    )
+    network: EgressPolicy = section(EgressPolicy)
+    command_seconds: float = setting(
+        10.0,
+        "default time limit of a command. When it expires, the command is interrupted, and "
+        "everything that it started is killed.",
+        above=0,
+    )
+    output_bytes: int = setting(
+        8192,
+        "how much of a command's output is kept (head and tail; the middle is omitted).",
+        at_least=64,
+    )
+    ale_agent: bool = setting(
+        False,
+        "the project's own agent is in it, read-only, as /opt/ale-agent/ale-agent. Only "
+        "bubblewrap without `disk_mb` has this; where there are images, it belongs in the image.",
+    )
 
     def __post_init__(self) -> None:
         if not IMAGE.fullmatch(self.image):
             raise ValueError(f"sandbox image {self.image!r:.80} is not a valid image name")
-        for name, allowed in (("runtime", OCI_RUNTIMES), ("user", USERS)):
-            if getattr(self, name) not in allowed:
-                value = getattr(self, name)
-                raise ValueError(
-                    f"sandbox {name} {value!r:.80}: choose one of {', '.join(allowed)}"
-                )
-        for name, low in (("memory_mb", 16), ("pids", 8), ("files_mb", 1), ("output_bytes", 64)):
-            if getattr(self, name) < low:
-                raise ValueError(f"sandbox {name} {getattr(self, name)} must be at least {low}")
-        if self.disk_mb < 0 or 0 < self.disk_mb < MIN_DISK_MB:
+        super().__post_init__()
+        if 0 < self.disk_mb < MIN_DISK_MB:
             raise ValueError(
                 f"sandbox disk_mb {self.disk_mb} must be 0 (in memory) or at least {MIN_DISK_MB}"
             )
-        if not (math.isfinite(self.command_seconds) and self.command_seconds > 0):
-            raise ValueError(f"sandbox command_seconds {self.command_seconds} must be more than 0")
-        if not (math.isfinite(self.cpus) and self.cpus >= 0):
-            raise ValueError(f"sandbox cpus {self.cpus} must be 0 (no limit) or more")
-        for name, most in LARGEST.items():
-            if (value := getattr(self, name)) > most:
-                raise ValueError(f"sandbox {name} {value!r:.80} must be at most {most}")
         size = len(json.dumps([self.env, self.writable, self.network.allow]))
         if size > MAX_TEXT_BYTES:
             raise ValueError(

@@ -14,7 +14,8 @@ import numpy as np
 
 from ale_jax.agent import external
 from ale_jax.agent.api import Message
-from ale_jax.agent.external import ExternalAgent, PolicyAccess
+from ale_jax.agent.external import PolicyAccess
+from ale_jax.config.agent import ExternalAgent
 from ale_jax.engine.request import Sampled
 from ale_jax.envs.registry import kind_of, make_env
 from ale_jax.envs.transcripts import Transcript

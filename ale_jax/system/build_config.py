@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ale_jax.config.run import RunConfig
 from ale_jax.files import read_json
 from ale_jax.system.checks import check_sections
-from ale_jax.system.config import RunConfig
 from ale_jax.system.fields import unknown_field
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
-from ale_jax.algo.algorithm import FROM_CRITICS
-from ale_jax.algo.resampling import NONE, ROLLBACK
+from ale_jax.config.algo import FROM_CRITICS
+from ale_jax.config.model import SAME, PolicyShape
+from ale_jax.config.resampling import NONE, ROLLBACK
+from ale_jax.config.run import RunConfig
 from ale_jax.data.staleness import StalenessGate
-from ale_jax.envs.registry import kind_of
-from ale_jax.model.compute import SAME
-from ale_jax.model.shape import PolicyShape
-from ale_jax.model.sharding import MeshShape, check_rows, make_mesh, param_shardings
+from ale_jax.envs.registry import all_families, kind_of
+from ale_jax.model.sharding import check_rows, make_mesh, param_shardings
 from ale_jax.model.weights.load import open_checkpoint
 from ale_jax.monitor.evaluations import wilson_interval
 from ale_jax.sandbox.booting import PROXY_PORT
-from ale_jax.system.config import RunConfig
+from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.plan import make_plan
 
 # A token takes about 12 bytes of a checkpoint's JSON, with its id and text, and no reader accepts
@@ -25,7 +25,6 @@ MAX_EXPERT_TOKENS = 32 << 20
 
 def check_sections(config: RunConfig) -> None:
     """ValueError unless the sections are consistent. Uses no device, file or daemon."""
-    _check_mesh(config.mesh)
     _check_engine(config)
     _check_batch(config)
     _check_tasks(config)
@@ -46,7 +45,7 @@ def check_sections(config: RunConfig) -> None:
             "nothing can be learned from them: set it above 0, 1.0 is usual"
         )
     slowest, turn = config.sandbox.command_seconds, config.deadlines.turn_seconds
-    if config.sandboxed and turn <= slowest:
+    if sandboxed(config) and turn <= slowest:
         raise ValueError(
             f"deadlines.turn_seconds {turn:g} must be more than sandbox.command_seconds "
             f"{slowest:g}, or a slow command would cancel the episode"
@@ -110,8 +109,6 @@ def _check_engine(config: RunConfig) -> None:
             f"model.max_positions {config.model.max_positions}: "
             "the model was not made for longer conversations"
         )
-    if not engine.prefill_tokens or min(engine.prefill_tokens) < 1:
-        raise ValueError(f"engine.prefill_tokens {engine.prefill_tokens} must name sizes >= 1")
     if engine.eight_bits and config.algo.old_logp == "sampler":
         # vanilla has no ratio that could correct for the difference.
         corrected = "algo.old_logp to generating, or " if config.algo.loss.kind != "vanilla" else ""
@@ -212,7 +209,19 @@ def _check_critics(config: RunConfig) -> None:
     critics.check_group(config.rl.group_size)
 
 
+def sandboxed(config: RunConfig) -> SandboxSpec | None:
+    """Returns the sandboxes of a run's episodes and demonstrations; None if it needs none."""
+    needed = any(kind_of(family).needs_sandbox for family in config.families)
+    return config.sandbox if needed else None
+
+
 def _check_tasks(config: RunConfig) -> None:
+    if not config.worlds.train_families:
+        raise ValueError(
+            f"worlds.train_families is empty: choose some of {', '.join(all_families())}"
+        )
+    for family in config.families:
+        kind_of(family)
     worlds, held_out_tasks = config.worlds, config.eval.held_out_tasks
     shown = [family for domain in config.demonstrated for family in domain.families]
     if held_out_tasks and not worlds.held_out_families:
@@ -293,10 +302,3 @@ def _check_resampling(config: RunConfig) -> None:
             f"with an expert of up to {tokens} tokens in every checkpoint: lower it until there "
             f"are at most {MAX_EXPERT_TOKENS // tokens} tasks"
         )
-
-
-def _check_mesh(mesh: MeshShape) -> None:
-    for axis, size in dataclasses.asdict(mesh).items():
-        or_rest = ", or -1 for all the rest" if axis == "data" else ""
-        if size < 1 and not (axis == "data" and size == -1):
-            raise ValueError(f"mesh.{axis} {size} must be at least 1{or_rest}")

@@ -8,6 +8,8 @@ import functools
 from collections.abc import Collection
 from typing import NamedTuple
 
+from ale_jax.config.rollout import PlacementConfig
+from ale_jax.config.run import RunConfig
 from ale_jax.data.journal import JOURNAL_DIR, Journal
 from ale_jax.errors import RolloutsFailed
 from ale_jax.gateway.app import make_app
@@ -31,12 +33,11 @@ from ale_jax.system.actors.policy_replicas import PolicyReplica, PolicyReplicas
 from ale_jax.system.actors.rollout_scheduler import RolloutScheduler
 from ale_jax.system.actors.rollout_worker import WorkerSpec
 from ale_jax.system.actors.rollout_workers import RolloutWorkers
+from ale_jax.system.checks import sandboxed
 from ale_jax.system.collector import spared_by_collector
 from ale_jax.system.compilation import STARTED, environment, keep_compiled
-from ale_jax.system.config import RunConfig
 from ale_jax.system.group_feed import GroupFeed, Snapshot
 from ale_jax.system.hosts.commands import Processes
-from ale_jax.system.placement_config import PlacementConfig
 from ale_jax.system.run_logger import RunLogger, evaluation_line, headline, summarize
 from ale_jax.system.saving import Saver
 from ale_jax.system.start import (
@@ -205,7 +206,9 @@ def _open_rollouts(
     own = PolicyReplica(ledger, url, lambda: engines.stats.sampled_tokens)
     files = {file.name: file.read_text() for file in setting.tokenizer_folder.iterdir()}
     replicas = PolicyReplicas([own, *processes.open_replicas(files, cluster.address)])
-    spec = WorkerSpec(config.rollout.runtime, config.sandboxed, config.agent, config.external_agent)
+    spec = WorkerSpec(
+        config.rollout.runtime, sandboxed(config), config.agent, config.external_agent
+    )
     workers = stack.enter_context(
         RolloutWorkers(rollout, config.deadlines, spec, replicas, logger.record)
     )

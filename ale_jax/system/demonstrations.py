@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ale_jax.config.model import MIN_VOCAB
 from ale_jax.data.experts import TEACHER, Expert
 from ale_jax.data.mixing import mix
 from ale_jax.data.packing import Sample, demonstration, text_turn
@@ -26,12 +27,11 @@ from ale_jax.records import Task
 from ale_jax.sandbox.api import Runtime, Sandbox
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.agent_demonstrations import played_by
-from ale_jax.system.config import MIN_VOCAB
 from ale_jax.system.tasks import demonstration_tasks, probe_tasks
 
 if TYPE_CHECKING:
+    from ale_jax.config.run import RunConfig
     from ale_jax.monitor.progress import Progress
-    from ale_jax.system.config import RunConfig
     from ale_jax.system.stopping import StopSignals
 
 

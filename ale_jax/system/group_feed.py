@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ale_jax.config.run import RunConfig
 from ale_jax.data.journal import Journal
 from ale_jax.data.replay import DroppedGroup, Group, ReplayBuffer
 from ale_jax.data.staleness import Drop, StalenessGate, age
 from ale_jax.errors import RunFailed
 from ale_jax.records import RolloutRequest, Task, Trajectory
 from ale_jax.system.actors.rollout_scheduler import RolloutScheduler, Training
-from ale_jax.system.config import RunConfig
 from ale_jax.system.resampling import Resampler
 from ale_jax.system.tasks import Cursor, GroupStream
 

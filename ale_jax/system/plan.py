@@ -12,20 +12,21 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 
+from ale_jax.config.hardware import CHIPS
+from ale_jax.config.model import FULL, SAME, LoraShape, PolicyShape
+from ale_jax.config.run import RunConfig
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.learn.critics import abstract_critics
 from ale_jax.learn.state import abstract_trained, make_optimizer, place_moments
 from ale_jax.model.cache import cache_sharding, empty_cache
 from ale_jax.model.capacity_dispatch import SLACK
-from ale_jax.model.compute import SAME, has_own_weights, sampler_shardings, served_weights
+from ale_jax.model.compute import has_own_weights, sampler_shardings, served_weights
 from ale_jax.model.guides import guides_bytes
 from ale_jax.model.layers import scanned
-from ale_jax.model.lora import FULL, LoraShape
 from ale_jax.model.params import is_param, param_table
 from ale_jax.model.policy import SCORE_BLOCK
 from ale_jax.model.replicas import devices_of_engine, engine_sizes
 from ale_jax.model.sampling_masks import masks_bytes
-from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import (
     RULES,
     SAMPLER_RULES,
@@ -34,7 +35,6 @@ from ale_jax.model.sharding import (
     num_data_shards,
     param_shardings,
 )
-from ale_jax.system.config import CHIPS, RunConfig
 
 GIB = 1 << 30
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from ale_jax.config.model import PolicyShape
+from ale_jax.config.run import RunConfig
 from ale_jax.data.packing import Sample, pack_all
 from ale_jax.model.lora import merged
 from ale_jax.model.params import Params
-from ale_jax.model.shape import PolicyShape
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.monitor.run_files import CONFIG_FILE, read_run
 from ale_jax.monitor.trajectories import TRAJECTORIES_FILE, TrajectorySample, TurnSample
 from ale_jax.records import Batch, Turn
 from ale_jax.system.build_config import stored_config
-from ale_jax.system.config import RunConfig
 from ale_jax.system.states import Newest, newest_state
 from ale_jax.system.workdir import Workdir
 
@@ -82,7 +82,7 @@ class RecordedRun:
     def packed(self, trajectories: Sequence[TrajectorySample]) -> list[Batch]:
         """Packs the trajectories of one group into microbatches, with their recorded credit."""
         samples = [sample_of(t, member) for member, t in enumerate(trajectories)]
-        return pack_all(samples, self.config.learn.shape)
+        return pack_all(samples, self.config.learn)
 
 
 def sample_of(trajectory: TrajectorySample, member: int = 0) -> Sample:

@@ -11,18 +11,20 @@ from typing import Any
 import numpy as np
 
 from ale_jax.algo.resampling import (
-    ADAPTIVE,
-    DECISIONS,
-    NONE,
-    PARALLEL,
-    ROLLBACK,
-    ResamplingHypers,
     anchor_starts,
     crucial_chunks,
     decision_weights,
     gamma_of_decisions,
     imitation_weights,
     starts_at_beginning,
+)
+from ale_jax.config.resampling import (
+    ADAPTIVE,
+    DECISIONS,
+    NONE,
+    PARALLEL,
+    ROLLBACK,
+    ResamplingHypers,
 )
 from ale_jax.data.experts import (
     Curriculum,

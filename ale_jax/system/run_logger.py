@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from ale_jax.algo.algorithm import MismatchHypers
+from ale_jax.config.algo import MismatchHypers
+from ale_jax.config.run import RunConfig
 from ale_jax.data.replay import DroppedGroup
 from ale_jax.data.staleness import Drop
 from ale_jax.learn.critics import CRITIC_SKIPPED
@@ -42,7 +43,6 @@ from ale_jax.monitor.trajectories import TrajectoryWriter
 from ale_jax.records import Status, Task
 from ale_jax.system.actors.rollout_workers import RolloutWorkers
 from ale_jax.system.compilation import Compilations
-from ale_jax.system.config import RunConfig
 from ale_jax.system.step_metrics import StepReport, step_metrics, step_schedule
 from ale_jax.system.tasks import Cursor
 from ale_jax.system.trajectory_samples import trajectory_samples

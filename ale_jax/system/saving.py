@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ale_jax.config.run import RunConfig
 from ale_jax.data.journal import Journal
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.monitor.events import Recorder
-from ale_jax.system.config import RunConfig
 from ale_jax.system.tasks import Cursor
 from ale_jax.system.trainer import STATE, Trainer
 

@@ -12,6 +12,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
+from ale_jax.config.run import RunConfig
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.engines import Engines
 from ale_jax.gateway.app import make_app
@@ -27,7 +28,6 @@ from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.system.checks import check_weights
 from ale_jax.system.collector import spared_by_collector
 from ale_jax.system.compilation import keep_compiled
-from ale_jax.system.config import RunConfig
 from ale_jax.system.states import given_weights, newest_state
 from ale_jax.system.workdir import Workdir
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from jax.sharding import Mesh
 
+from ale_jax.config.model import PolicyShape
+from ale_jax.config.run import RunConfig
 from ale_jax.data.experts import Expert
 from ale_jax.data.packing import pack_all
 from ale_jax.envs.transcripts import Transcript
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.old_policies import REFERENCE, save_reference
-from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.monitor.evaluations import EVALUATIONS_FILE, WARM_START, recorded_names
@@ -23,7 +24,7 @@ from ale_jax.records import Task
 from ale_jax.sandbox.api import Runtime
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.system.actors.rollout_scheduler import RolloutScheduler
-from ale_jax.system.config import RunConfig
+from ale_jax.system.checks import sandboxed
 from ale_jax.system.demonstrations import (
     collect_demonstrations,
     make_tokenizer,
@@ -86,8 +87,8 @@ def make_setting(
 ) -> Setting:
     """Picks the runtime of the sandboxes, if any are needed, and makes the mesh."""
     runtime = None
-    if config.sandboxed:
-        runtime = pick_runtime(config.rollout.runtime, config.sandboxed)
+    if sandboxed(config):
+        runtime = pick_runtime(config.rollout.runtime, sandboxed(config))
         runtime.reap()
         rollout = dataclasses.replace(config.rollout, runtime=runtime.name)
         config = dataclasses.replace(config, rollout=rollout)
@@ -177,7 +178,7 @@ def begin_anew(setting: Setting, checkpoints: Checkpoints, logger: RunLogger) ->
     if warm.max_steps:
         logger.progress.phase("warm start", warm.max_steps, target=warm.target_success)
         trainer.begin_warm_start()
-        samples, shape = mixed_samples(config, domains, tokenizer), config.learn.shape
+        samples, shape = mixed_samples(config, domains, tokenizer), config.learn
         probed = pack_all([tokenize(each, tokenizer) for each in probe], shape)
         warm_start(
             trainer,

@@ -13,6 +13,8 @@ import jax
 import optax
 from jax.sharding import Mesh
 
+from ale_jax.config.model import PolicyShape
+from ale_jax.config.run import RunConfig
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.critics import abstract_critics
 from ale_jax.learn.state import (
@@ -26,12 +28,10 @@ from ale_jax.learn.state import (
 )
 from ale_jax.model.lora import merged
 from ale_jax.model.params import Params
-from ale_jax.model.shape import PolicyShape
 from ale_jax.model.sharding import make_mesh, param_shardings
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.export import export, save_peft
 from ale_jax.model.weights.load import load_params, open_checkpoint
-from ale_jax.system.config import RunConfig
 from ale_jax.system.workdir import CHECKPOINTS_DIR, Workdir
 
 

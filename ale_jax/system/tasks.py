@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from ale_jax.config.worlds import EvalConfig, WorldsConfig
 from ale_jax.data.replay import Group
 from ale_jax.data.staleness import age
 from ale_jax.envs.splits import SPLITS
 from ale_jax.errors import RunFailed
 from ale_jax.monitor.evaluations import Evaluation, FamilyResult
 from ale_jax.records import EpisodeKey, Task, Trajectory
-from ale_jax.system.config import EvalConfig, WorldsConfig
 
 # The warm start's stopping rule uses tasks of the evaluation split that no evaluation uses.
 PROBE_OFFSET = 1 << 20

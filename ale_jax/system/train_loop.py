@@ -8,13 +8,13 @@ from typing import Protocol
 
 import jax
 
-from ale_jax.data.packing import Shape
+from ale_jax.config.learn import Shape
+from ale_jax.config.run import RunConfig
 from ale_jax.learn.critics import CRITICS_WITHOUT_UPDATE
 from ale_jax.learn.finite import SKIPPED, SkippedUpdates
 from ale_jax.learn.learner import Learner
 from ale_jax.learn.step import fresh_batches, train_rollout_logp_diff
 from ale_jax.records import Trajectory
-from ale_jax.system.config import RunConfig
 from ale_jax.system.group_feed import GroupFeed, Snapshot
 from ale_jax.system.resampling import Resampler
 from ale_jax.system.step_metrics import StepReport
@@ -89,7 +89,7 @@ def train_loop(
         if version % LOGP_DIFF_EVERY_STEPS == 0:
             # Trained groups are often a version old; the buffer holds trajectories of this version.
             known = [*(t for group in groups for t in group.members), *feed.held()]
-            metrics |= _logp_diff(known, version, learner, config.learn.shape)
+            metrics |= _logp_diff(known, version, learner, config.learn)
         cursor, resampling = feed.position_after(cursor, groups)
         # Save before the gate frees permits, while nothing of the next version is in flight.
         run.save(cursor, resampling)

@@ -16,6 +16,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from ale_jax.config.model import PolicyShape
+from ale_jax.config.run import RunConfig
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.engines import Engines
@@ -32,8 +34,6 @@ from ale_jax.learn.step import Metrics, ModelSpec, TokenUpdate, make_train_step
 from ale_jax.model.lora import trained, with_trained
 from ale_jax.model.params import Params
 from ale_jax.model.replicas import engine_meshes, make_sampling_copy
-from ale_jax.model.shape import PolicyShape
-from ale_jax.system.config import RunConfig
 from ale_jax.system.hosts.commands import Alone, Processes, command
 from ale_jax.system.states import abstract_whole, first_state
 from ale_jax.system.warm_start import make_probability, make_supervised_step
@@ -54,7 +54,7 @@ class Trainer:
         processes: Processes = Alone(),  # noqa: B008 (it has no state)
     ):
         self.config, self.policy, self.mesh, self.processes = config, policy, mesh, processes
-        learn, algo, self.shape = config.learn, config.algo, config.learn.shape
+        learn, algo, self.shape = config.learn, config.algo, config.learn
         self.model = ModelSpec(policy, mesh, learn.compute, config.lora, learn.balance_weight)
         self.state: TrainState | None = None
         self.updates = 0

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ale_jax.algo.algorithm import MismatchHypers
 from ale_jax.algo.ratio import keep_mask
+from ale_jax.config.algo import MismatchHypers
 from ale_jax.learn.step import TokenUpdate
 from ale_jax.monitor.trajectories import ChunkTokens, TrajectorySample, TurnSample
 from ale_jax.records import Batch, Trajectory, Turn

@@ -13,7 +13,9 @@ import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ale_jax.algo.losses import count_loss_denominator, sft_loss
-from ale_jax.data.packing import Sample, Shape, pack
+from ale_jax.config.learn import Shape
+from ale_jax.config.worlds import WarmStartConfig
+from ale_jax.data.packing import Sample, pack
 from ale_jax.learn.finite import SkippedUpdates
 from ale_jax.learn.rows import to_device
 from ale_jax.learn.step import (
@@ -25,7 +27,6 @@ from ale_jax.learn.step import (
 )
 from ale_jax.model.params import Params
 from ale_jax.records import Batch
-from ale_jax.system.config import WarmStartConfig
 
 REMEDY = (
     "look at loss and grad_norm in metrics.jsonl, and lower warm_start_optimizer.learning_rate or "

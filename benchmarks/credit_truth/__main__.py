@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ale_jax.config.run import RunConfig
 from ale_jax.data.replay import Group
 from ale_jax.files import write_json
 from ale_jax.learn.step import ModelSpec
@@ -32,7 +33,6 @@ from ale_jax.monitor.evaluations import EVALUATIONS_FILE, SUMMARY_FILE, read_eva
 from ale_jax.monitor.run_files import CONFIG_FILE
 from ale_jax.records import EpisodeKey, RolloutRequest, Task, Trajectory
 from ale_jax.system.build_config import stored_config
-from ale_jax.system.config import RunConfig
 from ale_jax.system.states import Newest, newest_state
 from ale_jax.system.tasks import evaluation_keys, train_task
 from ale_jax.system.workdir import Workdir

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import jax
 import numpy as np
 
-from ale_jax.algo.attention_credit import AttentionCreditHypers
+from ale_jax.config.attention_credit import AttentionCreditHypers
+from ale_jax.config.run import RunConfig
 from ale_jax.configs.experiments import credit_truth
 from ale_jax.data.replay import Group
 from ale_jax.learn.attention_credit import make_attention_credit
@@ -19,7 +20,6 @@ from ale_jax.learn.token_credit import credit_by_critics, scale_advantages
 from ale_jax.model.params import Params
 from ale_jax.records import Batch
 from ale_jax.system.build_config import build_config
-from ale_jax.system.config import RunConfig
 
 LAMBDAS = {"gae": 1.0, "gae 0.95": 0.95}
 # Member of a group -> the credit of each of its chunks.
@@ -34,9 +34,9 @@ def assigned(
     found = {}
     for name in ("ipa", "grpo", "gigpo", "step"):
         config = _config(name)
-        found[name] = by_chunk(assemble(groups, config.algo, config.learn.shape).batches)
+        found[name] = by_chunk(assemble(groups, config.algo, config.learn).batches)
     grpo = _config("grpo")
-    made = assemble(groups, grpo.algo, grpo.learn.shape)
+    made = assemble(groups, grpo.algo, grpo.learn)
     hp = AttentionCreditHypers(credit="coupled")
     compute, chunks = model.compute, grpo.learn.chunks_per_pack
     amplify = make_attention_credit(model.shape, hp, chunks, model.mesh, compute)
@@ -58,7 +58,7 @@ def train_critic(
         order = draw.permutation(len(groups))
         for first in range(0, len(order), per_update):
             chosen = [groups[i] for i in order[first : first + per_update]]
-            batches = assemble(chosen, config.algo, config.learn.shape).batches
+            batches = assemble(chosen, config.algo, config.learn).batches
             learn_values(batches, config.critics, config.algo, critic.update)
     return critic
 
@@ -72,7 +72,7 @@ def _by_critic(
     groups: Sequence[Group], critic: Critics, lam: float
 ) -> tuple[list[Batch], Mapping[str, float]]:
     config = _config("ppo")
-    made = assemble(groups, config.algo, config.learn.shape)
+    made = assemble(groups, config.algo, config.learn)
     return credit_by_critics(
         made.batches,
         critic.values(made.batches),

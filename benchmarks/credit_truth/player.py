@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ale_jax.agent.api import Message, Reply
+from ale_jax.config.run import RunConfig
 from ale_jax.data.packing import text_turn
 from ale_jax.engine.engine import Engine
 from ale_jax.envs.registry import make_env, needs_sandbox
@@ -20,7 +21,7 @@ from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.records import EpisodeKey, Prefix, RolloutRequest, Trajectory
 from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.sandbox.runtime import pick_runtime
-from ale_jax.system.config import RunConfig
+from ale_jax.system.checks import sandboxed
 
 
 class Player:
@@ -36,8 +37,8 @@ class Player:
             self._ledger = Ledger(
                 self._engine, tokenizer, config.seed, config.rollout.max_reply_tokens
             )
-            runtime = pick_runtime(config.rollout.runtime, config.sandboxed)
-            start = functools.partial(runtime.start, config.sandboxed, {"role": "credit_truth"})
+            runtime = pick_runtime(config.rollout.runtime, sandboxed(config))
+            start = functools.partial(runtime.start, sandboxed(config), {"role": "credit_truth"})
             self._runner = EpisodeRunner(start, make_env, needs_sandbox, config.agent)
             stack.callback(self._runner.close)
             self._pool = stack.enter_context(ThreadPoolExecutor(config.engine.max_sequences))

@@ -23,7 +23,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ale_jax.algo.resampling import ROLLBACK
+from ale_jax.config.resampling import ROLLBACK
 from ale_jax.files import read_json
 from benchmarks.experiments.__main__ import RESULTS
 from benchmarks.experiments.catalogue import EXPERIMENTS

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ale_jax.agent.external import ExternalAgent, PolicyAccess
-from ale_jax.agent.loop import AgentLimits
+from ale_jax.agent.external import PolicyAccess
+from ale_jax.config.agent import AgentLimits, ExternalAgent
 from ale_jax.envs.registry import make_env, needs_sandbox
 from ale_jax.envs.shell.families import generate
 from ale_jax.gateway.app import make_app

@@ -21,17 +21,16 @@ from typing import Any
 import jax
 import numpy as np
 
+from ale_jax.config.engine import EngineShape, Sampling
+from ale_jax.config.model import PolicyShape
 from ale_jax.configs import smollm2_135m
 from ale_jax.engine.engine import Engine
-from ale_jax.engine.engine_shape import EngineShape
 from ale_jax.gateway.custody.engine_policy import ChatRender, EnginePolicy, language_of
 from ale_jax.gateway.custody.token_tree import TokenTree
 from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import AUTO, REQUIRED, ChatRequest, Choice, SampleOptions
 from ale_jax.model.params import init_params
-from ale_jax.model.sampler import Sampling
-from ale_jax.model.shape import PolicyShape
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.layout import Checkpoint
 from ale_jax.model.weights.load import load_params

@@ -22,8 +22,8 @@ import jax
 import numpy as np
 
 from ale_jax.agent.external import PolicyAccess
+from ale_jax.config.engine import EngineShape, Sampling
 from ale_jax.engine.engine import Engine
-from ale_jax.engine.engine_shape import EngineShape
 from ale_jax.engine.request import Sampled
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.conversations import StopChecker
@@ -31,7 +31,6 @@ from ale_jax.gateway.custody.engine_policy import EnginePolicy
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.requests import SampleOptions
 from ale_jax.gateway.server import served
-from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.load import load_params, open_checkpoint
 from ale_jax.records import EpisodeKey, Task

@@ -23,17 +23,16 @@ from typing import Any
 import jax
 import numpy as np
 
+from ale_jax.config.engine import EngineShape, Sampling
+from ale_jax.config.model import PolicyShape
 from ale_jax.configs import quickstart
 from ale_jax.engine.engine import Engine
-from ale_jax.engine.engine_shape import EngineShape
 from ale_jax.gateway.custody.engine_policy import EnginePolicy
 from ale_jax.gateway.custody.token_tree import TokenTree
 from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import ChatRequest, SampleOptions
 from ale_jax.model.params import init_params
-from ale_jax.model.sampler import Sampling
-from ale_jax.model.shape import PolicyShape
 from ale_jax.system.build_config import build_config
 from benchmarks.gateway.plan import Plan
 from benchmarks.gateway.scripted import Stage, small_tokenizer

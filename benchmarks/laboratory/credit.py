@@ -16,7 +16,6 @@ import numpy as np
 import optax
 
 from ale_jax.algo.advantages import Rewards, credit_chunks
-from ale_jax.algo.algorithm import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
 from ale_jax.algo.baselines import scale_token_advantages, token_returns
 from ale_jax.algo.values import (
     agreement_masks,
@@ -28,6 +27,7 @@ from ale_jax.algo.values import (
     over_chunks,
     turn_gae,
 )
+from ale_jax.config.algo import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
 from ale_jax.configs.algorithms import critics, named
 from benchmarks.laboratory.world import Played, Regime, Size
 

@@ -11,8 +11,8 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ale_jax.algo.algorithm import AlgoConfig, LossHypers
 from ale_jax.algo.policy_loss import policy_loss
+from ale_jax.config.algo import AlgoConfig, LossHypers
 from benchmarks.laboratory.credit import (
     Arm,
     Rows,

@@ -21,15 +21,16 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ale_jax.algo.losses import count_loss_denominator
+from ale_jax.config.engine import EngineShape, Sampling
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.model import PolicyShape
+from ale_jax.config.optimizer import OptimizerHypers
 from ale_jax.engine.engine import Engine
-from ale_jax.engine.engine_shape import EngineShape
 from ale_jax.learn.learner import make_loss
-from ale_jax.learn.state import OptimizerHypers, begin, make_optimizer
+from ale_jax.learn.state import begin, make_optimizer
 from ale_jax.learn.step import ModelSpec, make_train_step
 from ale_jax.model.params import Params
-from ale_jax.model.sampler import Sampling
-from ale_jax.model.shape import PolicyShape
-from ale_jax.model.sharding import MeshShape, make_mesh, param_shardings
+from ale_jax.model.sharding import make_mesh, param_shardings
 from ale_jax.model.weights.load import load_params, open_checkpoint
 from benchmarks.full_rows import GRPO, full_batch
 from benchmarks.policy_cpu.work import FIRST_ID, PROMPT_TOKENS, ROW_TOKENS, ROWS, WRITTEN_TOKENS

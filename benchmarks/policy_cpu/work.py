@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ale_jax.model.shape import PolicyShape
+from ale_jax.config.model import PolicyShape
 
 ROWS = 8
 PROMPT_TOKENS = 64

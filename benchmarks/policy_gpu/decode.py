@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ale_jax.config.model import Compute, PolicyShape
 from ale_jax.model.cache import empty_cache
-from ale_jax.model.compute import Compute, sampling_weights
+from ale_jax.model.compute import sampling_weights
 from ale_jax.model.generate import PrefillBatches, prefill_and_decode
 from ale_jax.model.params import Params, init_params
 from ale_jax.model.sampler import SlotState
-from ale_jax.model.shape import PolicyShape
 from benchmarks.policy_gpu.plan import DecodeWork
 
 NO_STOP = (-1,)  # never sampled, as ids are not negative

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ale_jax.model.shape import PolicyShape
+from ale_jax.config.model import PolicyShape
 
 PEAK_FLOPS = 989e12  # NVIDIA's for bfloat16 without sparsity, on an H100 (SXM) and an H200
 

@@ -9,12 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.model import Compute, PolicyShape
 from ale_jax.learn.learner import make_loss
 from ale_jax.learn.step import ModelSpec, gradient_function
-from ale_jax.model.compute import EXACT, Compute
+from ale_jax.model.compute import EXACT
 from ale_jax.model.params import Params
-from ale_jax.model.shape import PolicyShape
-from ale_jax.model.sharding import MeshShape, make_mesh
+from ale_jax.model.sharding import make_mesh
 from benchmarks.full_rows import GRPO, full_batch
 from benchmarks.policy_gpu.plan import PEAK_FLOPS, TrainWork
 

@@ -15,7 +15,8 @@ import statistics
 import sys
 from collections.abc import Sequence
 
-from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
+from ale_jax.agent.loop import ScriptedPolicy, play
+from ale_jax.config.agent import AgentLimits
 from ale_jax.envs.registry import all_families, kind_of, make_env
 from ale_jax.envs.shell.families import FAMILIES
 from ale_jax.envs.transcripts import play_oracle

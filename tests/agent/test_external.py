@@ -2,7 +2,8 @@
 
 import contextlib
 
-from ale_jax.agent.external import ExternalAgent, PolicyAccess, play
+from ale_jax.agent.external import PolicyAccess, play
+from ale_jax.config.agent import ExternalAgent
 from ale_jax.records import EpisodeKey, Status, Task
 from ale_jax.sandbox.api import ProcessResult
 

@@ -7,7 +7,8 @@ import pytest
 
 from ale_jax.agent import loop
 from ale_jax.agent.api import Message, NoVerdictError, PolicyError, Reply, VerifierError
-from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
+from ale_jax.agent.loop import ScriptedPolicy, play
+from ale_jax.config.agent import AgentLimits
 from ale_jax.records import STATUS_RULES, EpisodeKey, Prefix, Status, Task
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
 from tests.rows import each_row

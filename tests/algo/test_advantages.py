@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ale_jax.algo.advantages import Rewards, credit_chunks
-from ale_jax.algo.algorithm import AdvantageHypers
+from ale_jax.config.algo import AdvantageHypers
 
 IPA = AdvantageHypers("chunk_return", "group", "none")
 GRPO = AdvantageHypers("outcome", "group", "group")

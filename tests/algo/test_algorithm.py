@@ -5,14 +5,8 @@ import math
 
 import pytest
 
-from ale_jax.algo.algorithm import (
-    LOSSES,
-    AdvantageHypers,
-    AlgoConfig,
-    LossHypers,
-    MismatchHypers,
-)
-from ale_jax.algo.refusals import REFUSALS
+from ale_jax.config.algo import LOSSES, AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
+from ale_jax.config.refusals import REFUSALS
 from tests.rows import each_row
 
 GOOD = AlgoConfig(

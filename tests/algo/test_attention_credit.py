@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from ale_jax.algo.attention_credit import (
-    AttentionCreditHypers,
     AttentionStatistics,
     amplify,
     coupled_share,
@@ -19,6 +18,7 @@ from ale_jax.algo.attention_credit import (
     trajectory_statistics,
     waad_change,
 )
+from ale_jax.config.attention_credit import AttentionCreditHypers
 from tests.rows import each_row
 
 KEY = jax.random.key(0)

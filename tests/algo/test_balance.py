@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ale_jax.algo.advantages import credit_chunks
-from ale_jax.algo.algorithm import AdvantageHypers
+from ale_jax.config.algo import AdvantageHypers
 from tests.algo.test_advantages import credit, make_rewards
 
 PLAIN = AdvantageHypers("outcome", "group", "none")

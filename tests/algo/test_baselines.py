@@ -3,8 +3,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ale_jax.algo.algorithm import MEANS, STDS
 from ale_jax.algo.baselines import STD_FLOOR, baseline, divisor, key_mean, standardise
+from ale_jax.config.algo import MEANS, STDS
 from tests.rows import each_row
 
 # Two groups of one family and one of another; the third of group 0 is lost.

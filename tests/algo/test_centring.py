@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ale_jax.algo.advantages import credit_chunks
-from ale_jax.algo.algorithm import AdvantageHypers
+from ale_jax.config.algo import AdvantageHypers
 from tests.algo.test_advantages import credit, credit_of_group, make_rewards
 
 OUTCOME, CHUNK, DISTANCE = (

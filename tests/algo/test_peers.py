@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ale_jax.algo.algorithm import AdvantageHypers
+from ale_jax.config.algo import AdvantageHypers
 from ale_jax.data.replay import Group
 from tests.algo.groups_of_histories import credit, member, random_groups
 from tests.rows import each_row

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from ale_jax.algo.algorithm import LossHypers, MismatchHypers
 from ale_jax.algo.policy_loss import policy_loss, ratio_figures
+from ale_jax.config.algo import LossHypers, MismatchHypers
 from tests.algo.batches import (
     AGGREGATED,
     AT_LEVELS,

@@ -5,7 +5,6 @@ import pytest
 
 from ale_jax.algo.resampling import (
     CrucialChunk,
-    ResamplingHypers,
     anchor_starts,
     crucial_chunks,
     decision_weights,
@@ -14,6 +13,7 @@ from ale_jax.algo.resampling import (
     holm,
     imitation_weights,
 )
+from ale_jax.config.resampling import ResamplingHypers
 from tests.rows import each_row
 
 

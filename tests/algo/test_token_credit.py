@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 import numpy as np
 
-from ale_jax.algo.algorithm import AdvantageHypers
 from ale_jax.algo.baselines import scale_token_advantages, token_returns
 from ale_jax.algo.values import gae
+from ale_jax.config.algo import AdvantageHypers
 from tests.algo.batches import f32
 
 # Two trajectories in a row: p a a o a | p a, and padding.

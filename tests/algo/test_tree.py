@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ale_jax.algo.algorithm import AdvantageHypers
+from ale_jax.config.algo import AdvantageHypers
 from ale_jax.data.replay import Group
 from tests.algo.groups_of_histories import credit, member, random_groups
 from tests.rows import each_row

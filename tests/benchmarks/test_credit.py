@@ -4,9 +4,10 @@ import dataclasses
 
 import pytest
 
-from ale_jax.data.packing import Shape
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.learn import Shape
 from ale_jax.model.params import count_params
-from ale_jax.model.sharding import MeshShape, make_mesh
+from ale_jax.model.sharding import make_mesh
 from benchmarks import attention_credit, credit_step, critics
 from benchmarks.credit_step import Work, spread, step_batches, timed, works
 from tests.model.shapes import DENSE

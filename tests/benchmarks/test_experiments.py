@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
+from ale_jax.config.run import RunConfig
 from ale_jax.monitor.evaluations import wilson_interval
 from ale_jax.system.build_config import build_config
-from ale_jax.system.config import RunConfig
 from benchmarks.experiments import __main__ as experiments
 from benchmarks.experiments.catalogue import EXPERIMENTS
 from benchmarks.experiments.figures import (

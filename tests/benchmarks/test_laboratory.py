@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from ale_jax.algo.values import FULL_TRUST
+from ale_jax.config.learn import Shape
 from ale_jax.configs.algorithms import PRESETS
-from ale_jax.data.packing import Shape
 from ale_jax.data.replay import Group
 from ale_jax.files import read_json
 from ale_jax.learn.learner import assemble, make_loss

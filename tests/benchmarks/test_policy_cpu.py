@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from ale_jax.model.sharding import MeshShape, param_shardings
+from ale_jax.config.hardware import MeshShape
+from ale_jax.model.sharding import param_shardings
 from benchmarks.policy_cpu import __main__ as policy_cpu
 from benchmarks.policy_cpu import contenders, ours
 from benchmarks.policy_cpu.contenders import PEERS

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
+from ale_jax.agent.loop import ScriptedPolicy, play
+from ale_jax.config.agent import AgentLimits
 from ale_jax.envs.registry import kind_of, make_env
 from ale_jax.records import EpisodeKey
 from ale_jax.sandbox.api import SandboxLost, SandboxStartError

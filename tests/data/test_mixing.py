@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from ale_jax.data.mixing import Domain, mix, mixing_order, place
+from ale_jax.config.worlds import Domain
+from ale_jax.data.mixing import mix, mixing_order, place
 from tests.rows import each_row
 
 

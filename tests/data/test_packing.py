@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ale_jax.data.packing import Sample, Shape, demonstration, pack, pack_all
+from ale_jax.config.learn import Shape
+from ale_jax.data.packing import Sample, demonstration, pack, pack_all
 from tests.data.make_trajectories import make_turn
 
 

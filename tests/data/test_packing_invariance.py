@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ale_jax.algo.algorithm import AGGREGATIONS, MismatchHypers
 from ale_jax.algo.losses import count_loss_denominator
 from ale_jax.algo.policy_loss import policy_loss
-from ale_jax.data.packing import Sample, Shape, pack_all
+from ale_jax.config.algo import AGGREGATIONS, MismatchHypers
+from ale_jax.config.learn import Shape
+from ale_jax.data.packing import Sample, pack_all
 from tests.algo.batches import EVERY_LOSS
 from tests.data.make_trajectories import make_turn
 from tests.rows import each_row

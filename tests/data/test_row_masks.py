@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from ale_jax.algo.advantages import Credit
-from ale_jax.data.packing import Sample, Shape, pack, pack_all
+from ale_jax.config.learn import Shape
+from ale_jax.data.packing import Sample, pack, pack_all
 from ale_jax.data.replay import Group
 from ale_jax.learn.credit import credited_samples, tabulate_rewards
 from ale_jax.records import FORCED, FREE, MAX_MASKS, SideBranch

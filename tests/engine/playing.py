@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ale_jax.model.compute import EXACT, FLOAT32
+from ale_jax.config.engine import Sampling
+from ale_jax.config.model import FLOAT32
+from ale_jax.model.compute import EXACT
 from ale_jax.model.policy import hidden_states, logits, score_tokens
-from ale_jax.model.sampler import Sampling
 
 STOP = (3,)
 PLAIN = Sampling()

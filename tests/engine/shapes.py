@@ -1,6 +1,6 @@
 """A small engine that the tests shard."""
 
-from ale_jax.engine.engine_shape import EngineShape
+from ale_jax.config.engine import EngineShape
 
 SIZES = {
     "max_sequences": 4,

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from ale_jax.config.engine import Sampling
 from ale_jax.engine.data_shard import Claims, DataShard, Demand, best_shard
 from ale_jax.engine.dispatch import PrefillBatcher
 from ale_jax.engine.pages import prefix_keys
 from ale_jax.engine.request import Request, RequestOptions
 from ale_jax.engine.sequence import PrefillChunk, SequenceState
-from ale_jax.model.sampler import Sampling
 from tests.engine.shapes import engine_shape
 
 SIZES = engine_shape(

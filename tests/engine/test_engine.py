@@ -9,10 +9,10 @@ import jax
 import numpy as np
 import pytest
 
+from ale_jax.config.engine import Sampling
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.request import EngineStopped, RequestOptions, TokenConstraint
 from ale_jax.model.params import init_params
-from ale_jax.model.sampler import Sampling
 from ale_jax.records import FORCED
 from tests.engine.playing import (
     PATIENCE,

@@ -4,8 +4,9 @@ import jax
 import numpy as np
 import pytest
 
+from ale_jax.config.model import Compute
 from ale_jax.engine.engine import Engine
-from ale_jax.model.compute import Compute, sampling_weights
+from ale_jax.model.compute import sampling_weights
 from ale_jax.model.params import init_params
 from tests.engine.playing import STOP, mean_gap, play
 from tests.engine.shapes import engine_shape

@@ -3,8 +3,9 @@
 import jax
 import numpy as np
 
+from ale_jax.config.model import FLOAT32
 from ale_jax.engine.engine import Engine
-from ale_jax.model.compute import FLOAT32, Quantised, dequantise, sampling_weights
+from ale_jax.model.compute import Quantised, dequantise, sampling_weights
 from tests.engine.playing import STOP, learner_scores, mean_gap, play, where_written
 from tests.engine.shapes import engine_shape
 from tests.model.shapes import MIXED

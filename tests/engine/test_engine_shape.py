@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from ale_jax.engine.engine_shape import EngineShape
+from ale_jax.config.engine import EngineShape
 from tests.rows import each_row
 
 SHAPE = EngineShape(
@@ -22,15 +22,15 @@ SHAPE = EngineShape(
 @each_row(
     "fields, answer",
     [
-        ({"weights": "int4"}, "engine.weights 'int4' is unknown: choose one of same, int8, fp8"),
+        ({"weights": "int4"}, "weights 'int4' is unknown: choose one of same, int8, fp8"),
         ({"prefill_tokens": ()}, "engine.prefill_tokens () must be numbers in ascending order"),
         ({"prefill_tokens": (32, 8)}, "must be numbers in ascending order"),
         ({"prefill_tokens": (0, 8)}, "engine.prefill_tokens (0, 8) must be at least 1"),
-        ({"max_sequences": 0}, "engine.max_sequences 0 must be at least 1"),
-        ({"max_sequence_length": 0}, "engine.max_sequence_length 0 must be at least 1"),
-        ({"decode_steps": 0}, "engine.decode_steps 0 must be at least 1"),
-        ({"prefill_rows": 0}, "engine.prefill_rows 0 must be at least 1"),
-        ({"page_tokens": 0}, "engine.page_tokens 0 must be at least 1"),
+        ({"max_sequences": 0}, "max_sequences 0 must be at least 1"),
+        ({"max_sequence_length": 0}, "max_sequence_length 0 must be at least 1"),
+        ({"decode_steps": 0}, "decode_steps 0 must be at least 1"),
+        ({"prefill_rows": 0}, "prefill_rows 0 must be at least 1"),
+        ({"page_tokens": 0}, "page_tokens 0 must be at least 1"),
         ({"prefill_budget": 63}, "engine.prefill_budget 63 must be at least engine.prefill_rows 2"),
         ({"pages": 6}, "set it to 7 or more, and to 28 so that all"),
     ],

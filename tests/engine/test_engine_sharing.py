@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh
 
+from ale_jax.config.engine import Sampling
+from ale_jax.config.hardware import MeshShape
 from ale_jax.engine.engine import Engine
 from ale_jax.model.cache import copy_in, copy_out
 from ale_jax.model.generate import prefill_and_decode
 from ale_jax.model.params import init_params
-from ale_jax.model.sampler import Sampling
-from ale_jax.model.sharding import MeshShape
 from tests.engine.playing import PATIENCE, PLAIN, STOP, assert_same, key, play, prompt
 from tests.engine.shapes import engine_shape
 from tests.model.shapes import MOE

@@ -6,13 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 import pytest
 
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.model import FLOAT32, SAME
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.engines import Engines
 from ale_jax.engine.request import EngineStopped
-from ale_jax.model.compute import FLOAT32, SAME
 from ale_jax.model.params import init_params
 from ale_jax.model.replicas import engine_meshes, make_sampling_copy
-from ale_jax.model.sharding import MeshShape, make_mesh, param_shardings
+from ale_jax.model.sharding import make_mesh, param_shardings
 from tests.engine.playing import PATIENCE, PLAIN, STOP, assert_same, key, play, prompt
 from tests.engine.shapes import engine_shape
 from tests.model.shapes import MOE

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh
 
+from ale_jax.config.hardware import MeshShape
 from ale_jax.engine.dispatch import ExpertRecord
 from ale_jax.engine.page_swaps import PageSwaps
 from ale_jax.model.cache import cache_sharding, empty_cache
-from ale_jax.model.sharding import MeshShape
 from tests.engine.shapes import engine_shape
 from tests.model.shapes import MOE
 

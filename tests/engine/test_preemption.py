@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, Mesh
 
+from ale_jax.config.hardware import MeshShape
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.request import EngineStopped, RequestOptions
 from ale_jax.model.params import init_params
-from ale_jax.model.sharding import MeshShape, param_shardings
+from ale_jax.model.sharding import param_shardings
 from tests.engine.playing import PATIENCE, PLAIN, STOP, key, prompt
 from tests.engine.shapes import engine_shape
 from tests.model.shapes import MIXED

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ale_jax.config.engine import Sampling
 from ale_jax.engine import page_swaps
 from ale_jax.engine.dispatch import Dispatch, page_table
 from ale_jax.engine.request import Request, RequestOptions
 from ale_jax.engine.scheduler import EngineStats, Scheduler
 from ale_jax.engine.sequence import DecodedTokens
 from ale_jax.model.cache import LayerPages, LayerRows
-from ale_jax.model.sampler import Sampling
 from tests.engine.shapes import engine_shape
 
 SIZES = {"max_sequence_length": 40, "page_tokens": 4, "prefill_tokens": (4, 8), "prefill_budget": 8}

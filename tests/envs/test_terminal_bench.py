@@ -5,8 +5,9 @@ import json
 import pytest
 
 from ale_jax.agent.api import NoVerdictError, VerifierError
-from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
+from ale_jax.agent.loop import ScriptedPolicy, play
 from ale_jax.agent.tools import bash, finish, render_tool_call
+from ale_jax.config.agent import AgentLimits
 from ale_jax.envs.terminal_bench import env as world
 from ale_jax.envs.terminal_bench import validate
 from ale_jax.envs.terminal_bench.env import SPEC, TerminalBenchEnv, score

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from ale_jax import launch
+from ale_jax.config.run import CheckpointConfig
 from ale_jax.errors import EXIT_FAILED
 from ale_jax.system.hosts.run import GRACE_MORE_S
 from ale_jax.system.hosts.start import HostOptions
-from ale_jax.system.survival_config import CheckpointConfig
 
 ROOT = Path(__file__).parents[2]
 MANIFEST = ROOT / "launch/kubernetes/pod.yaml"

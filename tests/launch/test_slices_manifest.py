@@ -10,8 +10,8 @@ import pytest
 import yaml
 from ray_slices import hosts_of_slice
 
+from ale_jax.config.run import CheckpointConfig
 from ale_jax.system.hosts.run import GRACE_MORE_S
-from ale_jax.system.survival_config import CheckpointConfig
 
 pytestmark = pytest.mark.heavy
 

@@ -10,10 +10,12 @@ from pathlib import Path
 import jax
 
 from ale_jax.algo.losses import count_loss_denominator
-from ale_jax.data.packing import Shape, pack_all
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.learn import Shape
+from ale_jax.data.packing import pack_all
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec, make_train_step
-from ale_jax.model.sharding import MeshShape, make_mesh
+from ale_jax.model.sharding import make_mesh
 from tests.learn.test_step import HYPERS, sample_transcripts, transcript_loss
 from tests.model.shapes import MOE
 

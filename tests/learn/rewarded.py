@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from ale_jax.data.packing import Sample, Shape, pack_all
+from ale_jax.config.learn import Shape
+from ale_jax.data.packing import Sample, pack_all
 from ale_jax.records import Batch, Turn
 
 SHAPE = Shape(microbatch_rows=8, pack_length=64, chunks_per_pack=8)

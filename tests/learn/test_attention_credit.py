@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from ale_jax.algo.attention_credit import MAX_REACH, AttentionCreditHypers
+from ale_jax.config.attention_credit import MAX_REACH, AttentionCreditHypers
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.model import FLOAT32
 from ale_jax.data.packing import pack_all
 from ale_jax.learn import attention_credit as attention_credit_module
 from ale_jax.learn.attention_credit import make_attention_credit, trace
 from ale_jax.model.attention_credit import BLOCK
-from ale_jax.model.compute import FLOAT32
 from ale_jax.model.params import init_params
-from ale_jax.model.sharding import MeshShape, param_shardings
+from ale_jax.model.sharding import param_shardings
 from tests.learn.rewarded import SHAPE, rewarded_batches, rewarded_samples
 from tests.model.shapes import DENSE, MOE
 

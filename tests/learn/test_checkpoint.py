@@ -19,10 +19,11 @@ import optax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from ale_jax.config.hardware import MeshShape
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.manifest import MANIFEST_FILE
 from ale_jax.learn.state import TrainState, init_state
-from ale_jax.model.sharding import MeshShape, make_mesh
+from ale_jax.model.sharding import make_mesh
 from tests.model.shapes import MOE
 
 HOST = {"phase": "rl", "cursor": 17, "loss": 0.1, "groups": [[1, 2], []], "best": None}

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from ale_jax.algo.advantages import Credit
-from ale_jax.data.packing import Shape, pack_all
+from ale_jax.config.learn import Shape
+from ale_jax.data.packing import pack_all
 from ale_jax.data.replay import Group
 from ale_jax.learn.credit import credited_samples, tabulate_rewards
 from ale_jax.records import SideBranch, Status

@@ -11,19 +11,20 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from ale_jax.algo.algorithm import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
+from ale_jax.config.algo import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
+from ale_jax.config.critics import SIZES, CriticsHypers
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.model import FLOAT32, LoraShape
 from ale_jax.learn import critics as critics_module
 from ale_jax.learn.checkpoint import Checkpoints
-from ale_jax.learn.critics import Critics, CriticsHypers, learn_values, value_batches
+from ale_jax.learn.critics import Critics, learn_values, value_batches
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec
 from ale_jax.learn.token_credit import credit_by_critics, returns
-from ale_jax.model.compute import FLOAT32
-from ale_jax.model.lora import LoraShape, merged, new_adapters
+from ale_jax.model.lora import merged, new_adapters
 from ale_jax.model.moe import balancing_loss, router_sums
 from ale_jax.model.params import init_params, init_table
 from ale_jax.model.policy import HEAD, hidden_states, token_values, value_table
-from ale_jax.model.sharding import MeshShape
 from tests.learn.rewarded import rewarded_batches
 from tests.learn.test_step import HYPERS, MUON
 from tests.model.shapes import MOE
@@ -43,7 +44,7 @@ MINI = CriticsHypers(
     optimizer=HYPERS,
 )
 POLICY = dataclasses.replace(MOE, num_layers=1)
-OWN_SHAPE = dict.fromkeys(critics_module.SIZES, 0)
+OWN_SHAPE = dict.fromkeys(SIZES, 0)
 GAMMA = 0.9
 
 

@@ -10,18 +10,16 @@ import optax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ale_jax.data.packing import Shape, pack_all
+from ale_jax.config.critics import CriticsHypers
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.learn import Shape
+from ale_jax.data.packing import pack_all
 from ale_jax.errors import RunFailed
-from ale_jax.learn.critics import (
-    CRITIC_SKIPPED,
-    CRITICS_WITHOUT_UPDATE,
-    CriticsHypers,
-    learn_values,
-)
+from ale_jax.learn.critics import CRITIC_SKIPPED, CRITICS_WITHOUT_UPDATE, learn_values
 from ale_jax.learn.finite import BROKEN, SKIPPED, SkippedUpdates
 from ale_jax.learn.state import begin, init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec, UpdateStep, make_train_step
-from ale_jax.model.sharding import MeshShape, make_mesh
+from ale_jax.model.sharding import make_mesh
 from tests.learn.rewarded import rewarded_batches
 from tests.learn.test_critics import gae
 from tests.learn.test_step import HYPERS, sample_transcripts, transcript_loss

@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 
-from ale_jax.data.packing import Shape
+from ale_jax.config.critics import CriticsHypers
+from ale_jax.config.learn import Shape
 from ale_jax.data.replay import Group
-from ale_jax.learn.critics import CriticsHypers
 from ale_jax.learn.finite import SKIPPED
 from ale_jax.learn.learner import Learner, LearnerOptions
 from benchmarks.laboratory.credit import arm

@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ale_jax.data.packing import Shape
+from ale_jax.config.learn import Shape
+from ale_jax.config.model import Compute
 from ale_jax.learn.step import fresh_batches, logp_diff_limit, train_rollout_logp_diff
-from ale_jax.model.compute import Compute
 from ale_jax.records import Status
 from tests.data.make_trajectories import make_trajectory, make_turn
 

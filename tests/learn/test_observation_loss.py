@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType
 
-from ale_jax.algo.algorithm import LossHypers
-from ale_jax.data.packing import Shape
+from ale_jax.config.algo import LossHypers
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.learn import Shape
 from ale_jax.learn.learner import assemble, make_loss
 from ale_jax.learn.rows import to_device
 from ale_jax.learn.step import ModelSpec, gradient_function
 from ale_jax.model.params import init_table, param_table
 from ale_jax.model.policy import hidden_states, logits
-from ale_jax.model.sharding import MeshShape
 from tests.learn.test_assemble import EQUAL, IPA
 from tests.model.shapes import DENSE
 

@@ -7,8 +7,11 @@ import jax
 import numpy as np
 import pytest
 
-from ale_jax.algo.algorithm import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
-from ale_jax.data.packing import Sample, Shape, pack
+from ale_jax.config.algo import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.learn import Shape
+from ale_jax.config.model import LoraShape
+from ale_jax.data.packing import Sample, pack
 from ale_jax.learn.old_policies import (
     REFERENCE,
     WeightHistory,
@@ -19,9 +22,9 @@ from ale_jax.learn.old_policies import (
     save_reference,
 )
 from ale_jax.learn.state import with_new_adapters
-from ale_jax.model.lora import LoraShape, trained, with_trained
+from ale_jax.model.lora import trained, with_trained
 from ale_jax.model.params import init_params
-from ale_jax.model.sharding import MeshShape, make_mesh
+from ale_jax.model.sharding import make_mesh
 from tests.data.make_trajectories import make_turn
 from tests.model.shapes import DENSE
 

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from ale_jax.algo.algorithm import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
 from ale_jax.algo.losses import count_loss_denominator
-from ale_jax.data.packing import Sample, Shape, pack_all
+from ale_jax.config.algo import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.learn import Shape
+from ale_jax.data.packing import Sample, pack_all
 from ale_jax.learn.learner import make_loss
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec, make_train_step
-from ale_jax.model.sharding import MeshShape, make_mesh
+from ale_jax.model.sharding import make_mesh
 from tests.data.make_trajectories import make_turn
 from tests.learn.test_step import HYPERS
 from tests.model.shapes import DENSE

@@ -7,13 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ale_jax.algo.algorithm import LossHypers, MismatchHypers
 from ale_jax.algo.policy_loss import policy_loss
-from ale_jax.data.packing import Sample, Shape, pack_all
+from ale_jax.config.algo import LossHypers, MismatchHypers
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.learn import Shape
+from ale_jax.data.packing import Sample, pack_all
 from ale_jax.learn.step import ModelSpec, gradient_function
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import hidden_states, logits
-from ale_jax.model.sharding import MeshShape, make_mesh
+from ale_jax.model.sharding import make_mesh
 from ale_jax.records import FORCED, FREE
 from tests.data.make_trajectories import make_turn
 from tests.model.shapes import DENSE

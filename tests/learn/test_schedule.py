@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.optimizer import OptimizerHypers
 from ale_jax.learn.schedule import begin_decay
-from ale_jax.learn.state import OptimizerHypers, begin, table_optimizer
+from ale_jax.learn.state import begin, table_optimizer
 from ale_jax.model.params import init_table, param_table
-from ale_jax.model.sharding import MeshShape, make_mesh
+from ale_jax.model.sharding import make_mesh
 from tests.model.shapes import DENSE
 
 HYPERS = OptimizerHypers(warmup_steps=3, decay_steps=10, b1=0.0, weight_decay=0.1)

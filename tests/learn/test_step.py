@@ -12,10 +12,13 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ale_jax.algo.losses import count_loss_denominator, sft_loss
-from ale_jax.data.packing import Shape, demonstration, pack_all
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.learn import Shape
+from ale_jax.config.optimizer import OptimizerHypers
+from ale_jax.data.packing import demonstration, pack_all
 from ale_jax.learn.old_policies import make_logp
 from ale_jax.learn.rows import to_device
-from ale_jax.learn.state import OptimizerHypers, begin, init_state, make_optimizer
+from ale_jax.learn.state import begin, init_state, make_optimizer
 from ale_jax.learn.step import (
     ModelSpec,
     UpdateStep,
@@ -25,7 +28,7 @@ from ale_jax.learn.step import (
 )
 from ale_jax.model.moe import balancing_loss
 from ale_jax.model.params import init_params
-from ale_jax.model.sharding import MeshShape, check_rows, make_mesh
+from ale_jax.model.sharding import check_rows, make_mesh
 from tests.model.alone import logp_after
 from tests.model.shapes import DENSE, MOE
 

@@ -12,14 +12,16 @@ import pytest
 from jax.sharding import PartitionSpec
 
 from ale_jax.algo.losses import sft_loss
-from ale_jax.data.packing import Shape, pack_all
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.learn import Shape
+from ale_jax.config.model import DTYPES, FLOAT32, REMAT, Compute
+from ale_jax.data.packing import pack_all
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec, forward, make_train_step
-from ale_jax.model.compute import DTYPES, FLOAT32, REMAT, Compute
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import SCORE_BLOCK, hidden_states
 from ale_jax.model.sampling_masks import num_words
-from ale_jax.model.sharding import MeshShape, batch_sharding, make_mesh, param_shardings
+from ale_jax.model.sharding import batch_sharding, make_mesh, param_shardings
 from ale_jax.records import MAX_MASKS
 from tests.learn.test_step import ADAFACTOR, sample_transcripts, transcript_loss
 from tests.model.shapes import DENSE, MOE

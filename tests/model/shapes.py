@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from ale_jax.model.shape import PolicyShape
+from ale_jax.config.model import PolicyShape
 
 MOE = PolicyShape(
     vocab_size=96,

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.model import LoraShape
 from ale_jax.model.attention_credit import (
     BLOCK,
     attention_statistics,
@@ -17,10 +19,10 @@ from ale_jax.model.attention_credit import (
     middle_layers,
 )
 from ale_jax.model.layers import project_qkv
-from ale_jax.model.lora import LoraShape, merged, new_adapters
+from ale_jax.model.lora import merged, new_adapters
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import hidden_states
-from ale_jax.model.sharding import MeshShape, param_shardings
+from ale_jax.model.sharding import param_shardings
 from tests.model.shapes import DENSE, MOE
 
 DEEP = dataclasses.replace(DENSE, num_layers=6)

@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
+from ale_jax.config.hardware import MeshShape
 from ale_jax.model.cache import on_each_shard, place
-from ale_jax.model.sharding import MeshShape, make_mesh
+from ale_jax.model.sharding import make_mesh
 
 
 def test_pages_and_slots_are_cut_along_the_data_axes_heads_along_tensor():

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
+from ale_jax.config.hardware import MeshShape
 from ale_jax.model.capacity_dispatch import capacity_dispatch
 from ale_jax.model.compute import EXACT
 from ale_jax.model.expert_parallel import exchanged
 from ale_jax.model.moe import moe
 from ale_jax.model.params import init_params
-from ale_jax.model.sharding import MeshShape, make_mesh
+from ale_jax.model.sharding import make_mesh
 from tests.model.shapes import MOE
 
 SHAPE = dataclasses.replace(MOE, num_experts=16)

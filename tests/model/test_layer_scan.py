@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.model import TARGETS, Compute, LoraShape
 from ale_jax.model import layers as layers_module
-from ale_jax.model.compute import Compute
-from ale_jax.model.lora import TARGETS, LoraShape, new_adapters, trained, with_trained
+from ale_jax.model.lora import new_adapters, trained, with_trained
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import hidden_states
-from ale_jax.model.sharding import MeshShape, make_mesh
+from ale_jax.model.sharding import make_mesh
 from tests.model.shapes import MOE
 
 pytestmark = pytest.mark.heavy

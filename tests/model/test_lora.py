@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from ale_jax.data.packing import Shape, pack_all
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.learn import Shape
+from ale_jax.config.model import TARGETS, Compute, LoraShape
+from ale_jax.data.packing import pack_all
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec, make_train_step
-from ale_jax.model.compute import Compute, sampling_weights
-from ale_jax.model.lora import TARGETS, LoraShape, merged, new_adapters
+from ale_jax.model.compute import sampling_weights
+from ale_jax.model.lora import merged, new_adapters
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import hidden_states, logits
-from ale_jax.model.sharding import MeshShape, make_mesh, spec
+from ale_jax.model.sharding import make_mesh, spec
 from ale_jax.model.weights.export import save_peft
 from tests.learn.test_step import MUON, sample_transcripts, transcript_loss
 from tests.model.shapes import DENSE, MIXED
@@ -124,10 +127,10 @@ def test_what_peft_has_no_names_for_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "answer"),
     [
-        ({"rank": -1}, "lora.rank -1 must be at least 0"),
+        ({"rank": -1}, "rank -1 must be at least 0"),
         ({"alpha": 0.0}, "lora.alpha 0.0 must be > 0"),
         ({"targets": ()}, "lora.targets is empty: choose some of q, k"),
-        ({"targets": ("q", "router")}, "lora.targets 'router' is unknown: choose some of q, k"),
+        ({"targets": ("q", "router")}, "targets 'router' is unknown: choose some of q, k"),
     ],
 )
 def test_an_impossible_adapter_is_refused(changes, answer):

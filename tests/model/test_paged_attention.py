@@ -8,10 +8,11 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AbstractDevice
 
+from ale_jax.config.hardware import MeshShape
 from ale_jax.model import paged_attention as kernels
 from ale_jax.model.cache import Int8, LayerPages, gather_rows, load, store_as
 from ale_jax.model.layers import masked_attention
-from ale_jax.model.sharding import MeshShape, abstract_mesh, make_mesh
+from ale_jax.model.sharding import abstract_mesh, make_mesh
 
 B, G, R, H, PAGE_TOKENS, WIDTH, PAGES = 4, 2, 4, 128, 16, 8, 40
 LENGTH_B = jnp.array([1, 17, 100, 128], jnp.int32)

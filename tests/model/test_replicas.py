@@ -4,10 +4,12 @@ import jax
 import numpy as np
 import pytest
 
-from ale_jax.model.compute import FLOAT32, SAME, sampling_weights
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.model import FLOAT32, SAME
+from ale_jax.model.compute import sampling_weights
 from ale_jax.model.params import init_params
 from ale_jax.model.replicas import engine_meshes, engine_sizes, make_sampling_copy
-from ale_jax.model.sharding import MeshShape, make_mesh, num_data_shards, param_shardings
+from ale_jax.model.sharding import make_mesh, num_data_shards, param_shardings
 from tests.model.shapes import MOE
 
 MESH = MeshShape(data=1, fsdp=4, expert=1, tensor=2)

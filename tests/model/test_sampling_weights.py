@@ -6,10 +6,12 @@ import jax
 import numpy as np
 import pytest
 
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.model import FLOAT32, Compute
 from ale_jax.model import compute
-from ale_jax.model.compute import FLOAT32, Compute, sampling_weights, served_weights
+from ale_jax.model.compute import sampling_weights, served_weights
 from ale_jax.model.params import init_params
-from ale_jax.model.sharding import MeshShape, make_mesh, param_shardings
+from ale_jax.model.sharding import make_mesh, param_shardings
 from tests.model.shapes import MIXED, MOE
 
 PARAMS = init_params(jax.random.key(0), MOE)

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from ale_jax.agent.api import VerifierError
-from ale_jax.agent.loop import AgentLimits, ScriptedPolicy
+from ale_jax.agent.loop import ScriptedPolicy
+from ale_jax.config.agent import AgentLimits
 from ale_jax.records import EpisodeKey, Status, Task
 from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError

@@ -2,10 +2,10 @@
 
 import dataclasses
 
+from ale_jax.config.run import RunConfig
 from ale_jax.configs import smoke
 from ale_jax.system.build_config import build_config
 from ale_jax.system.checks import check_sections
-from ale_jax.system.config import RunConfig
 
 
 def smoke_config(**sections) -> RunConfig:

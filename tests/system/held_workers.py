@@ -4,17 +4,16 @@ tests.system.held_workers RUNTIME. Once all are under way it prints its actors' 
 import json
 import sys
 
-from ale_jax.agent.loop import AgentLimits
+from ale_jax.config.agent import AgentLimits
+from ale_jax.config.engine import Sampling
+from ale_jax.config.rollout import DeadlinesConfig, RolloutConfig
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.server import served
-from ale_jax.model.sampler import Sampling
 from ale_jax.records import EpisodeKey, RolloutRequest, Task
 from ale_jax.system.actors.cluster import ray_cluster
 from ale_jax.system.actors.policy_replicas import PolicyReplica, PolicyReplicas
 from ale_jax.system.actors.rollout_worker import WorkerSpec
 from ale_jax.system.actors.rollout_workers import RolloutWorkers
-from ale_jax.system.config import RolloutConfig
-from ale_jax.system.survival_config import DeadlinesConfig
 from tests.system.conftest import SPEC
 from tests.system.oracle_ledger import OracleLedger
 

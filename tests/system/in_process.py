@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ale_jax.agent.loop import AgentLimits
+from ale_jax.config.agent import AgentLimits
 from ale_jax.configs import smoke
 from ale_jax.data.journal import Journal
 from ale_jax.gateway.custody.ledger import Ledger

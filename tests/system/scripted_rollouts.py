@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from ale_jax.agent.api import Reply
-from ale_jax.agent.loop import AgentLimits, ScriptedPolicy
+from ale_jax.agent.loop import ScriptedPolicy
 from ale_jax.agent.tools import render_tool_call
+from ale_jax.config.agent import AgentLimits
 from ale_jax.data.replay import Group
 from ale_jax.envs.registry import make_env, needs_sandbox
 from ale_jax.envs.shell.families import generate

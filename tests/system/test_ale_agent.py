@@ -12,11 +12,14 @@ import pytest
 from ale_jax.agent.assistant.main import main
 from ale_jax.agent.assistant.sessions import Sessions
 from ale_jax.agent.external import PolicyAccess
-from ale_jax.agent.loop import AgentLimits
 from ale_jax.agent.tools import SYSTEM_PROMPT
+from ale_jax.config.agent import AgentLimits
+from ale_jax.config.engine import Sampling
+from ale_jax.config.learn import Shape
+from ale_jax.config.model import MIN_VOCAB
 from ale_jax.configs import quickstart_ale_agent
 from ale_jax.configs.quickstart_ale_agent import SETTINGS
-from ale_jax.data.packing import Shape, pack
+from ale_jax.data.packing import pack
 from ale_jax.engine.engine import Engine
 from ale_jax.envs.registry import kind_of, make_env, needs_sandbox
 from ale_jax.gateway.app import make_app
@@ -24,7 +27,6 @@ from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.gateway.server import served
 from ale_jax.learn.step import forward
 from ale_jax.model.params import init_params
-from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import EpisodeKey, Status, Task
 from ale_jax.rollout.play import EpisodeRunner
@@ -32,7 +34,6 @@ from ale_jax.sandbox import bubblewrap
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.system.agent_demonstrations import played_by
 from ale_jax.system.build_config import build_config
-from ale_jax.system.config import MIN_VOCAB
 from ale_jax.system.demonstrations import make_tokenizer, tokenize
 from tests.agent.assistant.scripted import endpoint_that, in_turn
 from tests.engine.shapes import engine_shape

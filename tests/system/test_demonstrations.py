@@ -10,7 +10,8 @@ import pytest
 from ale_jax.agent.api import Message
 from ale_jax.agent.tools import bash, finish, render_tool_call
 from ale_jax.algo.losses import count_loss_denominator, sft_loss
-from ale_jax.data.packing import Shape, pack
+from ale_jax.config.learn import Shape
+from ale_jax.data.packing import pack
 from ale_jax.envs.transcripts import Transcript, demonstration
 from ale_jax.gateway.custody.token_tree import Call
 from ale_jax.gateway.messages import ChatMessage

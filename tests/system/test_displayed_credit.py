@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from ale_jax.algo.algorithm import LOSSES, AlgoConfig, LossHypers, MismatchHypers
+from ale_jax.config.algo import LOSSES, AlgoConfig, LossHypers, MismatchHypers
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.learn import Shape
 from ale_jax.configs.algorithms import PRESETS
-from ale_jax.data.packing import Shape
 from ale_jax.learn.learner import assemble, make_loss
 from ale_jax.learn.old_policies import make_logp
 from ale_jax.learn.rows import to_device
 from ale_jax.learn.step import ModelSpec, gradient_function
 from ale_jax.model.params import init_table, param_table
 from ale_jax.model.policy import TokenScores
-from ale_jax.model.sharding import MeshShape
 from ale_jax.monitor.trajectories import TRAJECTORIES_FILE, TrajectoryWriter, read_trajectories
 from ale_jax.system.tasks import Cursor
 from ale_jax.system.trajectory_samples import trajectory_samples

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from ale_jax.agent.external import ExternalAgent, PolicyAccess
-from ale_jax.agent.loop import AgentLimits
+from ale_jax.agent.external import PolicyAccess
 from ale_jax.agent.tools import SYSTEM_PROMPT
+from ale_jax.config.agent import AgentLimits, ExternalAgent
+from ale_jax.config.engine import Sampling
 from ale_jax.envs.registry import make_env, needs_sandbox
 from ale_jax.envs.shell.families import FAMILIES
 from ale_jax.examples.shell_agent import Shell
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.server import served
-from ale_jax.model.sampler import Sampling
 from ale_jax.records import EpisodeKey, Status, Task
 from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.sandbox.api import SandboxLost

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ale_jax.system.placement_config import PlacementConfig
+from ale_jax.config.rollout import PlacementConfig
 from tests.rows import each_row
 
 

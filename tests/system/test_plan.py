@@ -8,16 +8,18 @@ import jax
 import numpy as np
 import pytest
 
+from ale_jax.config.critics import SIZES
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.model import LoraShape
 from ale_jax.data.packing import Sample, pack, text_turn
-from ale_jax.learn.critics import SIZES, Critics
+from ale_jax.learn.critics import Critics
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec
 from ale_jax.model.cache import cache_sharding, copy_out, empty_cache
 from ale_jax.model.compute import sampling_weights
-from ale_jax.model.lora import LoraShape
 from ale_jax.model.params import param_table
 from ale_jax.model.sampling_masks import num_words
-from ale_jax.model.sharding import MeshShape, make_mesh, num_data_shards
+from ale_jax.model.sharding import make_mesh, num_data_shards
 from ale_jax.system.build_config import build_config
 from ale_jax.system.plan import make_plan
 
@@ -213,7 +215,7 @@ def test_the_masks_of_an_agents_replies_are_counted():
     words = num_words(config.policy_shape(config.tokenizer.vocab_size).vocab_size)
     turn = dataclasses.replace(text_turn([1], [2]), mask_id=np.zeros(1, np.int16))
     sample = Sample((turn,), np.ones(1, np.float32), mask_Iw=np.full((1, words), -1, np.int32))
-    batch, _ = pack([sample], config.learn.shape)
+    batch, _ = pack([sample], config.learn)
     masks = "masks of replies that schemas restrict"
     assert _needs(config)[masks] == batch.mask_BIw.nbytes // 8
     assert masks not in _needs(_config())

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
+from ale_jax.config.model import FULL
 from ale_jax.engine.dispatch import PrefillBatcher, page_table, slot_state
 from ale_jax.learn.state import abstract_trained
 from ale_jax.learn.step import forward
 from ale_jax.model.cache import cache_sharding, empty_cache
 from ale_jax.model.generate import prefill_and_decode
-from ale_jax.model.lora import FULL
 from ale_jax.model.moe import balancing_loss
 from ale_jax.model.params import is_param, param_table
 from ale_jax.model.replicas import engine_sizes

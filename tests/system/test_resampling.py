@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ale_jax.agent.tools import bash, finish, render_tool_call
-from ale_jax.algo.resampling import ResamplingHypers
+from ale_jax.config.resampling import ResamplingHypers
 from ale_jax.data.experts import Expert
 from ale_jax.envs.shell.families import generate
 from ale_jax.records import EpisodeKey, RolloutRequest, Status, Task

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ale_jax.algo.algorithm import MismatchHypers
+from ale_jax.config.algo import MismatchHypers
 from ale_jax.data.replay import Group
 from ale_jax.learn.learner import assemble
 from ale_jax.learn.step import TokenUpdate

@@ -6,14 +6,16 @@ import jax
 import numpy as np
 import pytest
 
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.learn import Shape
+from ale_jax.config.worlds import WarmStartConfig
 from ale_jax.data.mixing import mix
-from ale_jax.data.packing import Shape, demonstration, pack_all
+from ale_jax.data.packing import demonstration, pack_all
 from ale_jax.errors import RunFailed
 from ale_jax.learn.finite import BROKEN, SKIPPED
 from ale_jax.learn.step import ModelSpec
 from ale_jax.model.params import init_params
-from ale_jax.model.sharding import MeshShape, make_mesh
-from ale_jax.system.config import WarmStartConfig
+from ale_jax.model.sharding import make_mesh
 from ale_jax.system.warm_start import full_batches, make_probability, warm_start
 from tests.model.alone import logp_after
 from tests.model.shapes import MOE

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ale_jax.config.engine import Sampling
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.engines import Engines
 from ale_jax.engine.request import Guide, RequestOptions, Sampled, StopChecker
@@ -19,7 +20,6 @@ from ale_jax.gateway.json_values import value_or_text
 from ale_jax.gateway.language import Language
 from ale_jax.gateway.messages import ChatMessage, ToolCall
 from ale_jax.gateway.requests import Prompt, SampleOptions
-from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer
 
 

@@ -16,6 +16,7 @@ from functools import partial
 import numpy as np
 
 from ale_jax.agent.api import Message, Reply
+from ale_jax.config.engine import Sampling
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.engines import Engines
 from ale_jax.engine.request import EngineStopped, Sampled
@@ -27,7 +28,6 @@ from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode, Pending
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import CONTEXT_FULL, ApiError, ChatRequest
-from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.records import Episode, EpisodeKey, Status, Trajectory, Turn
 

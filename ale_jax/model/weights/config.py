@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ale_jax.config.model import PolicyShape
 from ale_jax.files import read_json
-from ale_jax.model.shape import PolicyShape
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,8 +17,8 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
+from ale_jax.config.model import PolicyShape
 from ale_jax.model.params import Params
-from ale_jax.model.shape import PolicyShape
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.export import export
 from ale_jax.model.weights.load import load_params, open_checkpoint

@@ -16,10 +16,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 from safetensors.numpy import save_file
 
+from ale_jax.config.model import LoraShape, PolicyShape
 from ale_jax.files import write_json
-from ale_jax.model.lora import LoraShape
 from ale_jax.model.params import Params
-from ale_jax.model.shape import PolicyShape
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.config import to_config
 from ale_jax.model.weights.layout import Stored, filler_shapes, is_stored, layout

@@ -13,8 +13,8 @@ import gguf
 import numpy as np
 from numpy.typing import DTypeLike
 
+from ale_jax.config.model import PolicyShape
 from ale_jax.model.layers import rotary_frequencies
-from ale_jax.model.shape import PolicyShape
 from ale_jax.model.weights.config import (
     ARCHITECTURES,
     MOST_EXPERTS,

@@ -12,8 +12,8 @@ from typing import Protocol
 import jax
 import numpy as np
 
+from ale_jax.config.model import PolicyShape
 from ale_jax.model.params import Param, Params, is_param, param_table
-from ale_jax.model.shape import PolicyShape
 
 
 class Tensor(Protocol):

@@ -19,8 +19,8 @@ from typing import BinaryIO, NamedTuple
 import ml_dtypes
 import numpy as np
 
+from ale_jax.config.model import PolicyShape
 from ale_jax.files import parse_json, read_json
-from ale_jax.model.shape import PolicyShape
 from ale_jax.model.weights.config import read_config
 from ale_jax.model.weights.layout import Bounds, check_tensors
 

@@ -13,6 +13,8 @@ import re
 import socket
 from collections.abc import Iterable
 
+from ale_jax.config.setting import setting
+
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 MAX_NAME = 253  # RFC 1035, without the trailing dot
@@ -232,18 +234,17 @@ WILDCARD = "*."
 
 @dataclasses.dataclass(frozen=True)
 class EgressPolicy:
-    """Which hosts a sandbox may connect to.
+    """Which hosts a sandbox may connect to, besides its own loopback."""
 
-    mode: "none", "allowlist", or "open" (any public host).
-    allow: only for an allowlist: "pypi.org" (ports 80 and 443), "pypi.org:8443",
-        "*.example.org:443" (one or more labels in front, but not example.org itself), and public
-        addresses. At most 1,000 entries. Names are compared in lower case, without a trailing
-        dot, in their xn-- form. A list, as from JSON, becomes a tuple. ValueError for entries that
-        make no sense.
-    """
-
-    mode: str = "none"
-    allow: tuple[str, ...] = ()
+    mode: str = setting("none", '"none", "allowlist", or "open" (any public host).', choices=MODES)
+    allow: tuple[str, ...] = setting(
+        (),
+        'only for an allowlist: "pypi.org" (ports 80 and 443), "pypi.org:8443", '
+        '"*.example.org:443" (one or more labels in front, but not example.org itself), and '
+        "public addresses. At most 1,000 entries. Names are compared in lower case, without a "
+        "trailing dot, in their xn-- form. A list, as from JSON, becomes a tuple. ValueError for "
+        "entries that make no sense.",
+    )
 
     def __post_init__(self):
         if self.mode not in MODES:

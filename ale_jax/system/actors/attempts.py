@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from ale_jax.config.rollout import DeadlinesConfig
 from ale_jax.gateway.custody.ledger import Activity
 from ale_jax.records import Episode, EpisodeKey, Status
 from ale_jax.system.actors.breaker import Job
 from ale_jax.system.actors.rollout_worker import WorkerHandle
-from ale_jax.system.survival_config import DeadlinesConfig
 
 
 @dataclasses.dataclass(frozen=True)

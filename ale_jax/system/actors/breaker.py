@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
+from ale_jax.config.engine import Sampling
 from ale_jax.errors import RolloutsFailed
-from ale_jax.model.sampler import Sampling
 from ale_jax.monitor.events import Recorder
 from ale_jax.monitor.progress import duration
 from ale_jax.records import TRAIN, RolloutRequest, Status, Task

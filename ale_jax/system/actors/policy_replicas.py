@@ -11,9 +11,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from ale_jax.config.engine import Sampling
 from ale_jax.engine.router import Router
 from ale_jax.gateway.custody.ledger import Activity
-from ale_jax.model.sampler import Sampling
 from ale_jax.records import Episode, EpisodeKey, Trajectory, Turn
 
 

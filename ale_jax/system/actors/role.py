@@ -8,7 +8,7 @@ from typing import Any
 import ray
 from ray.actor import ActorHandle
 
-from ale_jax.system.placement_config import PlacementConfig
+from ale_jax.config.rollout import PlacementConfig
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+from ale_jax.config.engine import Sampling
 from ale_jax.data.staleness import StalenessGate
-from ale_jax.model.sampler import Sampling
 from ale_jax.records import EpisodeKey, RolloutRequest, Trajectory
 from ale_jax.system.actors.rollout_workers import RolloutWorkers
 

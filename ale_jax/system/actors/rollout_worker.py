@@ -19,8 +19,8 @@ import ray
 from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.util import get_node_ip_address
 
-from ale_jax.agent.external import ExternalAgent, PolicyAccess
-from ale_jax.agent.loop import AgentLimits
+from ale_jax.agent.external import PolicyAccess
+from ale_jax.config.agent import AgentLimits, ExternalAgent
 from ale_jax.envs.registry import make_env, needs_sandbox
 from ale_jax.errors import RolloutsFailed
 from ale_jax.records import EpisodeKey, Prefix

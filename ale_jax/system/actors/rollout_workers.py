@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterator
 
 import ray
 
-from ale_jax.model.sampler import Sampling
+from ale_jax.config.engine import Sampling
+from ale_jax.config.rollout import DeadlinesConfig, RolloutConfig
 from ale_jax.monitor.events import ATTEMPT_FAILED, Recorder
 from ale_jax.records import (
     STATUS_RULES,
@@ -25,8 +26,6 @@ from ale_jax.system.actors.breaker import SYSTEM_FAULTS, Breaker, Job, RetryQueu
 from ale_jax.system.actors.policy_replicas import PolicyReplicas
 from ale_jax.system.actors.rollout_worker import ACTOR_LOST, WorkerSpec
 from ale_jax.system.actors.worker_pool import WorkerPool
-from ale_jax.system.config import RolloutConfig
-from ale_jax.system.survival_config import DeadlinesConfig
 
 NAME_BYTES = 16  # of a conversation's name, which is a secret: it gives access to the conversation
 LOOK_S = 0.05  # between two looks at whether a retry may begin

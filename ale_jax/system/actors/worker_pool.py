@@ -7,13 +7,13 @@ import time
 import ray
 from ray.exceptions import RayTaskError
 
+from ale_jax.config.rollout import RolloutConfig
 from ale_jax.errors import RolloutsFailed
 from ale_jax.monitor.events import Recorder
 from ale_jax.system.actors.cluster import alive_nodes, answers, raylet_of
 from ale_jax.system.actors.code_version import differing, own_code
 from ale_jax.system.actors.role import Role, shortage
 from ale_jax.system.actors.rollout_worker import ACTOR_LOST, RolloutWorker, WorkerHandle, WorkerSpec
-from ale_jax.system.config import RolloutConfig
 
 CLOSE_S = 3.0
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from ale_jax.config.run import RunConfig
 from ale_jax.model.sharding import mesh_sizes
-from ale_jax.system.config import RunConfig
 from ale_jax.system.doctor.findings import Finding, fail, ok, warn
 
 # How jax's names of the chips of `hardware.chip` begin, or, for TPUs, what they are.

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import jax
 
+from ale_jax.config.run import RunConfig
 from ale_jax.errors import EXIT_FAILED
-from ale_jax.system.config import RunConfig
 from ale_jax.system.doctor import peers
 from ale_jax.system.doctor.devices import check_grouped_product, check_mesh
 from ale_jax.system.doctor.findings import Finding, Report, fail, ok, warn

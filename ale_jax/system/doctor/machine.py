@@ -13,15 +13,16 @@ from pathlib import Path
 
 import jax
 
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.run import RunConfig
 from ale_jax.files import write_atomically
 from ale_jax.learn.checkpoint import bytes_to_come, complete_checkpoints, state_bytes
-from ale_jax.model.sharding import MeshShape, abstract_mesh, mesh_sizes
+from ale_jax.model.sharding import abstract_mesh, mesh_sizes
 from ale_jax.sandbox.pool.accounting import memory_here_mb
 from ale_jax.sandbox.pool.machines import FILES_BESIDE, FILES_EACH
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.system.actors.cluster import OBJECT_STORE_BYTES
-from ale_jax.system.checks import check_devices
-from ale_jax.system.config import RunConfig
+from ale_jax.system.checks import check_devices, sandboxed
 from ale_jax.system.doctor.findings import Finding, fail, ok, warn
 from ale_jax.system.plan import GIB, Plan, make_plan
 from ale_jax.system.states import abstract_whole
@@ -92,7 +93,7 @@ def plan_here(config: RunConfig) -> Plan:
 
 def host_needs(config: RunConfig, leads: bool) -> HostNeeds:
     """leads: whether this is the first process, which has the sandboxes and Ray."""
-    plan, rollout, spec = plan_here(config), config.rollout, config.sandboxed
+    plan, rollout, spec = plan_here(config), config.rollout, sandboxed(config)
     sandboxes = rollout.actors * rollout.episodes_per_actor if spec and leads else 0
     return HostNeeds(
         0 if plan.has else plan.total * jax.local_device_count(),
@@ -194,7 +195,7 @@ def _size(size: int) -> str:
 
 def check_sandboxes(config: RunConfig) -> Finding:
     """Starts a sandbox and runs a command in it. Errors: SandboxError, ValueError."""
-    name, spec = "sandboxes", config.sandboxed
+    name, spec = "sandboxes", sandboxed(config)
     if spec is None:
         return ok(name, "none, as no task needs one")
     runtime = pick_runtime(config.rollout.runtime, spec)

@@ -14,8 +14,8 @@ from typing import Any
 
 import jax
 
+from ale_jax.config.run import RunConfig
 from ale_jax.errors import EXIT_FAILED
-from ale_jax.system.config import RunConfig
 from ale_jax.system.doctor.devices import check_sum
 from ale_jax.system.doctor.findings import Finding, Report, State, fail, ok
 from ale_jax.system.doctor.software import accelerators, find

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from ale_jax.config.engine import Sampling
 from ale_jax.data.trajectory_frames import encode_frame, read_frames
 from ale_jax.engine.request import EngineStopped
 from ale_jax.gateway.custody.ledger import Activity, AgentClock, Ledger
-from ale_jax.model.sampler import Sampling
 from ale_jax.records import Episode, EpisodeKey, Status, Task, Trajectory, Turn
 from ale_jax.system.hosts.connection import Connection, Frame, Gone
 

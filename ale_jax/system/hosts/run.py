@@ -10,6 +10,7 @@ from pathlib import Path
 
 import jax
 
+from ale_jax.config.run import RunConfig
 from ale_jax.engine.engines import Engines
 from ale_jax.errors import EXIT_FAILED, RolloutsFailed
 from ale_jax.gateway.app import make_app
@@ -19,7 +20,6 @@ from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.system.collector import spared_by_collector
 from ale_jax.system.compilation import keep_compiled
-from ale_jax.system.config import RunConfig
 from ale_jax.system.hosts.commands import Alone, Processes
 from ale_jax.system.hosts.connection import Connection, Gone
 from ale_jax.system.hosts.conversations import ConversationService

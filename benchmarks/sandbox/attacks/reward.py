@@ -3,8 +3,9 @@ in the sandbox do, and whatever the agent's work does to these tests."""
 
 from __future__ import annotations
 
-from ale_jax.agent.loop import AgentLimits, ScriptedPolicy, play
+from ale_jax.agent.loop import ScriptedPolicy, play
 from ale_jax.agent.tools import bash, finish, render_tool_call
+from ale_jax.config.agent import AgentLimits
 from ale_jax.envs.shell.env import ShellEnv
 from ale_jax.envs.shell.families import generate
 from ale_jax.envs.terminal_bench.env import APP, WRITABLE, TerminalBenchEnv

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from ale_jax.agent.api import Message, Reply
+from ale_jax.config.engine import Sampling
 from ale_jax.engine.engine import Engine
 from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import CONTEXT_FULL, ApiError, ChatRequest, SampleOptions
 from ale_jax.model.params import init_params
-from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Episode, EpisodeKey, Status, Task
 from tests.engine.shapes import engine_shape

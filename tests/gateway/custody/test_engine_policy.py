@@ -12,6 +12,7 @@ import openai
 import pytest
 
 from ale_jax.agent.api import Message
+from ale_jax.config.engine import Sampling
 from ale_jax.engine.engine import Engine
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.custody.engine_policy import ChatRender, EnginePolicy, language_of
@@ -23,7 +24,6 @@ from ale_jax.gateway.messages import ChatMessage, ToolCall
 from ale_jax.gateway.requests import REQUIRED, ApiError, ChatRequest, SampleOptions
 from ale_jax.gateway.server import served
 from ale_jax.model.params import init_params
-from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Episode, EpisodeKey, Status, Task
 from tests.engine.shapes import engine_shape

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from ale_jax.agent.api import Message
-from ale_jax.data.packing import Sample, Shape, pack
+from ale_jax.config.engine import Sampling
+from ale_jax.config.learn import Shape
+from ale_jax.data.packing import Sample, pack
 from ale_jax.engine.engine import Engine
 from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.learn.step import forward
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import hidden_states
-from ale_jax.model.sampler import Sampling
 from ale_jax.records import Episode, EpisodeKey, Status, Task
 from tests.engine.playing import LONGEST, STOP, play, prompt
 from tests.engine.shapes import engine_shape

@@ -7,7 +7,10 @@ import numpy as np
 import openai
 import pytest
 
-from ale_jax.data.packing import Sample, Shape, pack
+from ale_jax.config.engine import Sampling
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.learn import Shape
+from ale_jax.data.packing import Sample, pack
 from ale_jax.engine.engine import Engine
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.custody.ledger import Ledger
@@ -17,8 +20,7 @@ from ale_jax.gateway.requests import REQUIRED, ChatRequest, SampleOptions
 from ale_jax.gateway.server import served
 from ale_jax.learn.old_policies import make_logp
 from ale_jax.model.params import init_params
-from ale_jax.model.sampler import Sampling
-from ale_jax.model.sharding import MeshShape, make_mesh
+from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import FORCED, FREE, Episode, EpisodeKey, Status, Task
 from tests.engine.shapes import engine_shape

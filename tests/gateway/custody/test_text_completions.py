@@ -7,6 +7,7 @@ import numpy as np
 import openai
 import pytest
 
+from ale_jax.config.engine import Sampling
 from ale_jax.engine.engine import Engine
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.custody.engine_policy import ChatRender, EnginePolicy, language_of
@@ -15,7 +16,6 @@ from ale_jax.gateway.episode import GatewayEpisode
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.server import served
 from ale_jax.model.params import init_params
-from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from tests.engine.shapes import engine_shape
 from tests.model.shapes import MOE

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import jax
 
-from ale_jax.model.sharding import MeshShape, make_mesh, param_shardings
+from ale_jax.config.hardware import MeshShape
+from ale_jax.model.sharding import make_mesh, param_shardings
 from ale_jax.model.weights.export import export
 from ale_jax.model.weights.load import load_params, open_checkpoint
 

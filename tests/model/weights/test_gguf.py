@@ -9,7 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from ale_jax.model.sharding import MeshShape, make_mesh, param_shardings
+from ale_jax.config.hardware import MeshShape
+from ale_jax.model.sharding import make_mesh, param_shardings
 from ale_jax.model.tokenizer import END_OF_TURN, ChatTokenizer, train_bpe
 from ale_jax.model.weights.config import NO_EXPERTS
 from ale_jax.model.weights.load import load_params, open_checkpoint

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ale_jax.config.hardware import MeshShape
 from ale_jax.model.params import is_param, param_table
 from ale_jax.model.policy import hidden_states, logits
-from ale_jax.model.sharding import MeshShape, make_mesh, param_shardings
+from ale_jax.model.sharding import make_mesh, param_shardings
 from ale_jax.model.weights.convert import upcycle, upcycled_shape
 from tests.model.shapes import MOE, QWEN2
 from tests.model.weights.families import random_params

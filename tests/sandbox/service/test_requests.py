@@ -36,7 +36,7 @@ def box(memory):
         ("/v1/sandboxes", {"sepc": {}}, "'sepc': did you mean 'spec'"),
         ("/v1/sandboxes", {"spec": {"memory_md": 1}}, "'memory_md': did you mean 'memory_mb'"),
         ("/v1/sandboxes", {"spec": {"memory_mb": "1"}}, "memory_mb '1' must be int"),
-        ("/v1/sandboxes", {"spec": {"memory_mb": 1}}, "memory_mb 1 must be at least 16"),
+        ("/v1/sandboxes", {"spec": {"memory_mb": 1}}, "memory_mb 1 must be in [16, 1073741824]"),
         ("/v1/sandboxes", {"spec": {"network": {"mod": "none"}}}, "did you mean 'mode'"),
         ("/v1/sandboxes", {"id": "../x"}, "id"),
         ("/v1/sandboxes", {"idle_seconds": -1}, "idle_seconds"),

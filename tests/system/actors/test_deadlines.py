@@ -8,9 +8,9 @@ import time
 import pytest
 
 from ale_jax.agent.tools import bash, render_tool_call
+from ale_jax.config.engine import Sampling
 from ale_jax.engine.request import EngineStopped
 from ale_jax.errors import RolloutsFailed
-from ale_jax.model.sampler import Sampling
 from ale_jax.records import RolloutRequest, Status
 from ale_jax.system.actors import rollout_workers
 from ale_jax.system.actors.breaker import Breaker

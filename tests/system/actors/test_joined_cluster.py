@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 import ale_jax
+from ale_jax.config.rollout import DeadlinesConfig, PlacementConfig
 from ale_jax.errors import RolloutsFailed
 from ale_jax.monitor.events import read_events
 from ale_jax.system.actors.cluster import check_address, ray_cluster
-from ale_jax.system.placement_config import PlacementConfig
-from ale_jax.system.survival_config import DeadlinesConfig
 from tests.rows import each_row
 from tests.system import sandboxes
 from tests.system.actors.workers import (

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from ale_jax.model.sampler import Sampling
+from ale_jax.config.engine import Sampling
 from ale_jax.records import EpisodeKey, Task
 from ale_jax.system.actors.policy_replicas import PolicyReplica, PolicyReplicas
 

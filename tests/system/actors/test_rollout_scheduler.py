@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from ale_jax.config.engine import Sampling
 from ale_jax.data.replay import ReplayBuffer
 from ale_jax.data.staleness import StalenessGate
-from ale_jax.model.sampler import Sampling
 from ale_jax.records import EpisodeKey, RolloutRequest, Task
 from ale_jax.system.actors.rollout_scheduler import RolloutScheduler, Training
 from tests.data.make_trajectories import make_trajectory, make_turn

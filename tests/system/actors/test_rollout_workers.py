@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from ale_jax.agent.api import Reply
-from ale_jax.agent.loop import AgentLimits
 from ale_jax.agent.tools import bash, render_tool_call
+from ale_jax.config.agent import AgentLimits
+from ale_jax.config.engine import Sampling
 from ale_jax.data.packing import text_turn
 from ale_jax.envs.shell.families import generate
 from ale_jax.errors import RolloutsFailed
-from ale_jax.model.sampler import Sampling
 from ale_jax.records import EpisodeKey, Prefix, RolloutRequest, Status, Task
 from ale_jax.system.actors.rollout_workers import WorkerCounts
 from tests.system import sandboxes

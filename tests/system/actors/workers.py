@@ -3,19 +3,17 @@
 import contextlib
 import time
 
-from ale_jax.agent.loop import AgentLimits
+from ale_jax.config.agent import AgentLimits
+from ale_jax.config.engine import Sampling
+from ale_jax.config.rollout import DeadlinesConfig, PlacementConfig, RolloutConfig
 from ale_jax.engine.request import EngineStopped
 from ale_jax.envs.shell.families import TRAIN_FAMILIES
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.server import served
-from ale_jax.model.sampler import Sampling
 from ale_jax.records import EpisodeKey, RolloutRequest, Task
 from ale_jax.system.actors.policy_replicas import PolicyReplica, PolicyReplicas
 from ale_jax.system.actors.rollout_worker import WorkerSpec
 from ale_jax.system.actors.rollout_workers import RolloutWorkers
-from ale_jax.system.config import RolloutConfig
-from ale_jax.system.placement_config import PlacementConfig
-from ale_jax.system.survival_config import DeadlinesConfig
 from tests.system.conftest import SPEC
 from tests.system.oracle_ledger import OracleLedger
 

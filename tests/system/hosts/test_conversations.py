@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ale_jax.agent.api import Message
+from ale_jax.config.engine import Sampling
 from ale_jax.data.packing import text_turn
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.request import EngineStopped
@@ -17,7 +18,6 @@ from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import ChatRequest
 from ale_jax.model.params import init_params
-from ale_jax.model.sampler import Sampling
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Episode, EpisodeKey, Status, Task
 from ale_jax.system.hosts import conversations as remote_conversations

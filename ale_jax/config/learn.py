@@ -1,0 +1,55 @@
+"""How a batch is computed: in microbatches of packed rows."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ale_jax.config.model import DTYPES, REMAT, Compute
+from ale_jax.config.setting import Settings, setting
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape(Settings):
+    """The shape of one batch: `microbatch_rows` rows of `pack_length` tokens.
+
+    A row has room for `chunks_per_pack` sampled chunks, and therefore for as many trajectories: a
+    trajectory without sampled chunks takes the room of one chunk.
+    """
+
+    microbatch_rows: int = setting(4, "rows of a microbatch.", at_least=1)
+    pack_length: int = setting(640, "tokens of a row.", at_least=1)
+    chunks_per_pack: int = setting(32, "maximum number of chunks in a row.", at_least=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class LearnConfig(Shape):
+    """How a batch is computed: in microbatches of packed rows."""
+
+    balance_weight: float = setting(
+        1e-3,
+        "weight of the router's load-balancing loss.",
+        at_least=0.0,
+        at_most=1e6,
+        remedy="0 switches it off",
+    )
+    compute_dtype: str = setting(
+        "float32",
+        "type of matrix products and of the activations between layers (see `Compute`).",
+        choices=DTYPES,
+    )
+    remat: str = setting(
+        "none",
+        'what the backward pass recomputes: "none", "dots" (all but products with dense weights) '
+        'or "layers" (all within a layer).',
+        choices=REMAT,
+    )
+    max_skipped_updates: int = setting(
+        3,
+        "consecutive updates that are not finite after which the run ends; of critics, "
+        "consecutive steps in which one of them makes only such updates.",
+        at_least=1,
+    )
+
+    @property
+    def compute(self) -> Compute:
+        return Compute(self.compute_dtype, self.remat)

@@ -1,0 +1,148 @@
+"""A run's configuration: frozen dataclasses that check their own fields."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+from ale_jax.config.agent import AgentLimits, ExternalAgent
+from ale_jax.config.algo import AlgoConfig
+from ale_jax.config.attention_credit import AttentionCreditHypers
+from ale_jax.config.critics import CriticsHypers
+from ale_jax.config.engine import EngineShape, Sampling
+from ale_jax.config.hardware import HardwareConfig, MeshShape
+from ale_jax.config.learn import LearnConfig
+from ale_jax.config.model import LoraShape, ModelConfig, PolicyShape, TokenizerConfig
+from ale_jax.config.optimizer import OptimizerHypers
+from ale_jax.config.resampling import ResamplingHypers
+from ale_jax.config.rollout import A_DAY, DeadlinesConfig, RolloutConfig
+from ale_jax.config.setting import Settings, section, setting
+from ale_jax.config.worlds import Domain, EvalConfig, WarmStartConfig, WorldsConfig
+from ale_jax.sandbox.spec import SandboxSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class RlConfig(Settings):
+    """Reinforcement learning. A step trains on groups_per_step groups, each of group_size attempts
+    at one task.
+    """
+
+    steps: int = setting(
+        170,
+        "reinforcement learning steps of the run; 0: only the warm start.",
+        at_least=0,
+    )
+    groups_per_step: int = setting(16, "groups of a step, and therefore tasks.", at_least=1)
+    group_size: int = setting(4, "attempts at a task.", at_least=1)
+    alpha: float = setting(
+        1.0,
+        "the asynchronous ratio: how many steps rollouts may be ahead. A trajectory's first token "
+        "is at most alpha versions old, rounded up, when it is trained on; 0: synchronous.",
+        at_least=0.0,
+        at_most=1e6,
+        remedy="0 is synchronous",
+    )
+    fill_queue: bool = setting(
+        False,
+        "each step waits until rollouts are as far ahead as alpha allows, so that the age of "
+        "trajectories is alpha versions, and not just at most alpha.",
+    )
+    max_uses: int = setting(
+        1,
+        "updates that a group may be used for while it is fresh.",
+        at_least=1,
+    )
+    dynamic_sampling: bool = setting(
+        False,
+        "groups whose outcomes are all equal do not count towards a step: the next ones take "
+        "their place (DAPO). Of the groups begun at one version, only the first two steps' worth "
+        "are replaced, so at most 3 + alpha steps' worth are judged; then a step takes what "
+        "comes.",
+    )
+    router_replay: bool = setting(
+        False,
+        "in training, each token goes to the experts that it went to in sampling.",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig(Settings):
+    """When the state is saved. The end of the warm start and the last step are always saved."""
+
+    every: int = setting(20, "RL steps between checkpoints.", at_least=1)
+    keep: int = setting(2, "number of checkpoints that are kept, the newest ones.", at_least=1)
+    grace_seconds: float = setting(
+        10.0,
+        "how long a run that is told to stop may take to save its newest step.",
+        at_least=1.0,
+        at_most=A_DAY,
+        remedy="it is in seconds",
+    )
+
+    def is_due(self, step: int, last: int) -> bool:
+        """last: the run's last step."""
+        return step % self.every == 0 or step == last
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig(Settings):
+    """The whole config of a run. It is stored as config.json in the run's folder."""
+
+    name: str = setting("run", "the run's name in reports.")
+    seed: int = setting(0, "seed of all random draws.", at_least=0)
+    compilation_cache: str = setting(
+        "",
+        "folder for JAX's persistent compilation cache; empty: no cache.",
+    )
+    weights: str = setting(
+        "",
+        "a Hugging Face folder or .gguf file with the initial weights, whose shape `model` must "
+        "describe; empty: random initial weights.",
+    )
+    hardware: HardwareConfig = section(HardwareConfig)
+    mesh: MeshShape = section(MeshShape)
+    model: ModelConfig = section(ModelConfig)
+    tokenizer: TokenizerConfig = section(TokenizerConfig)
+    worlds: WorldsConfig = section(WorldsConfig)
+    sandbox: SandboxSpec = section(SandboxSpec)
+    agent: AgentLimits = section(AgentLimits)
+    external_agent: ExternalAgent = section(ExternalAgent)
+    rollout: RolloutConfig = section(RolloutConfig)
+    engine: EngineShape = section(EngineShape)
+    learn: LearnConfig = section(LearnConfig)
+    lora: LoraShape = section(LoraShape)
+    warm_start: WarmStartConfig = section(WarmStartConfig)
+    warm_start_optimizer: OptimizerHypers = section(OptimizerHypers)
+    rl: RlConfig = section(RlConfig)
+    rl_optimizer: OptimizerHypers = section(OptimizerHypers)
+    algo: AlgoConfig = section(AlgoConfig)
+    critics: CriticsHypers = section(CriticsHypers)
+    attention_credit: AttentionCreditHypers = section(AttentionCreditHypers)
+    resampling: ResamplingHypers = section(ResamplingHypers)
+    train_sampling: Sampling = section(Sampling)
+    eval_sampling: Sampling = section(Sampling)
+    eval: EvalConfig = section(EvalConfig)
+    checkpoint: CheckpointConfig = section(CheckpointConfig)
+    deadlines: DeadlinesConfig = section(DeadlinesConfig)
+
+    @property
+    def demonstrated(self) -> tuple[Domain, ...]:
+        """The domains that the warm start learns from."""
+        every = Domain("all", self.worlds.train_families, 1)
+        return self.warm_start.domains or (every,)
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The families of all tasks of the run; one may be named twice."""
+        demonstrated = itertools.chain(*(domain.families for domain in self.demonstrated))
+        return (*self.worlds.train_families, *self.worlds.held_out_families, *demonstrated)
+
+    def policy_shape(self, tokenizer_size: int) -> PolicyShape:
+        """tokenizer_size: number of tokens that the tokenizer has."""
+        return self.model.policy_shape(
+            self.tokenizer.vocab_size if self.weights else tokenizer_size
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
