@@ -1,13 +1,8 @@
-"""Expert-like trajectories, one per task, and the curriculum of where episodes start in them.
-
-For each task the curriculum keeps the start that is practised, and the outcomes of episodes by
-their start.
-"""
+"""Expert-like trajectories, one per task, in which episodes may start."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -159,77 +154,3 @@ def expert_to_json(expert: Expert) -> dict[str, Any]:
 def expert_from_json(values: Mapping[str, Any]) -> Expert:
     turns = tuple(text_turn(*turn) for turn in values["turns"])
     return Expert(Task(**values["task"]), turns, values["version"], values["reward"])
-
-
-@dataclasses.dataclass
-class _TaskOutcomes:
-    """The start that a task practises, and (version, success) by start, the latest last."""
-
-    start: int = 0
-    outcomes: dict[int, deque[tuple[int, bool]]] = dataclasses.field(default_factory=dict)
-
-
-class Curriculum:
-    """The state of the curriculum; the rule by which starts move is its owner's.
-
-    window: number of outcomes kept per (task, start). memory: number of versions after which an
-    outcome is no longer counted, because the policy has changed.
-    """
-
-    def __init__(self, window: int, memory: int):
-        self._window, self._memory = window, memory
-        self._tasks: dict[Task, _TaskOutcomes] = {}
-
-    def start(self, task: Task) -> int:
-        return self._of_task(task).start
-
-    def move(self, task: Task, start: int) -> None:
-        assert start >= 0, start
-        self._of_task(task).start = start
-
-    def record(self, task: Task, start: int, version: int, successes: Iterable[bool]) -> None:
-        """Adds the outcomes of episodes from `start` that were trained on at `version`."""
-        empty: deque = deque(maxlen=self._window)
-        kept = self._of_task(task).outcomes.setdefault(start, empty)
-        kept.extend((version, bool(success)) for success in successes)
-
-    def counts(self, task: Task, start: int, version: int) -> tuple[int, int]:
-        """Successes and attempts from `start`, among the outcomes that count at `version`."""
-        outcomes = self._of_task(task).outcomes.get(start, ())
-        fresh = [success for then, success in outcomes if version - then < self._memory]
-        return sum(fresh), len(fresh)
-
-    def forget_after(self, task: Task, shared: int) -> None:
-        """Forgets the outcomes of starts after `shared`. To be called when the task has a new
-        expert that shares its first `shared` turns with the old one: later starts are other states.
-        """
-        outcomes = self._of_task(task).outcomes
-        for start in [start for start in outcomes if start > shared]:
-            del outcomes[start]
-
-    def tasks(self) -> list[Task]:
-        return list(self._tasks)
-
-    def to_json(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "task": dataclasses.asdict(task),
-                "start": of_task.start,
-                "outcomes": [
-                    [start, [list(outcome) for outcome in outcomes]]
-                    for start, outcomes in of_task.outcomes.items()
-                ],
-            }
-            for task, of_task in self._tasks.items()
-        ]
-
-    def load(self, values: Sequence[Mapping[str, Any]]) -> None:
-        """Restores what `to_json` returned."""
-        for each in values:
-            of_task = self._tasks[Task(**each["task"])] = _TaskOutcomes(each["start"])
-            for start, outcomes in each["outcomes"]:
-                kept = (tuple(outcome) for outcome in outcomes)
-                of_task.outcomes[start] = deque(kept, maxlen=self._window)
-
-    def _of_task(self, task: Task) -> _TaskOutcomes:
-        return self._tasks.setdefault(task, _TaskOutcomes())

@@ -26,15 +26,14 @@ from ale_jax.config.resampling import (
     ROLLBACK,
     ResamplingHypers,
 )
+from ale_jax.data.curriculum import Curriculum, FamilyRates
 from ale_jax.data.experts import (
-    Curriculum,
     Expert,
     ExpertStore,
     assign,
     expert_from_json,
     expert_to_json,
 )
-from ale_jax.data.family_rates import FamilyRates
 from ale_jax.data.packing import Sample
 from ale_jax.data.replay import Group
 from ale_jax.monitor.evaluations import wilson_interval

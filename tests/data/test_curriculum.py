@@ -2,7 +2,7 @@
 
 import json
 
-from ale_jax.data.experts import Curriculum
+from ale_jax.data.curriculum import Curriculum
 from ale_jax.records import Task
 
 TASK, OTHER = Task("fake", 0, "train"), Task("fake", 1, "train")

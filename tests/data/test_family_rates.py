@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from ale_jax.data.family_rates import LEAST_WEIGHT, FamilyRates
+from ale_jax.data.curriculum import LEAST_WEIGHT, FamilyRates
 
 
 def test_rates_begin_at_a_half_and_old_outcomes_fade():
