@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import jax
 import numpy as np
@@ -25,23 +24,11 @@ from ale_jax.algo.values import (
     turn_gae,
 )
 from ale_jax.config.algo import AdvantageHypers, AlgoConfig
+from ale_jax.config.critics import CriticsHypers
 from ale_jax.records import Batch
 
 # Takes all batches of a step, and returns the same batches with scaled advantages.
 ScaleAdvantages = Callable[[list[Batch]], list[Batch]]
-
-
-class CriticCredit(Protocol):
-    """How critics give credit; see `ale_jax.learn.critics.CriticsHypers`."""
-
-    @property
-    def lam(self) -> float: ...
-
-    @property
-    def mask_share(self) -> float: ...
-
-    @property
-    def entropy_share(self) -> float: ...
 
 
 def time_steps(batch: Batch, by_chunk: bool) -> np.ndarray:
@@ -99,7 +86,7 @@ def scale_advantages(batches: list[Batch], tag_G: np.ndarray, hp: AdvantageHyper
 def credit_by_critics(
     batches: Sequence[Batch],
     values: Sequence[Sequence[np.ndarray]],
-    hp: CriticCredit,
+    hp: CriticsHypers,
     algo: AlgoConfig,
     scale: ScaleAdvantages = list,
 ) -> tuple[list[Batch], dict[str, float]]:
