@@ -63,6 +63,7 @@ print(os.read(reader, 100).decode())
 """
 
 
+@pytest.mark.heavy
 def test_a_forked_process_has_a_loop_of_its_own():
     done = subprocess.run(
         [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60
