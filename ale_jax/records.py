@@ -1,12 +1,46 @@
 """The data that flows through the system (tasks, turns, trajectories, batches) as frozen records.
 
-Shape suffixes:
-    B  rows of packed tokens
+Shape suffixes of the whole repository: `logp_BT` is an array of rows and tokens. A digit is an axis
+of that size; lower-case t, m and v are parts of T, M and V. Where a letter has a second meaning,
+the packages that use it so are named.
+    A  assignments of a token to an expert: T x K
+    B  rows of packed tokens; in the sampler, new tokens of conversations
+    C  chunks: of a trajectory, or as many as a row or a trajectory can have. model: capacity, the
+       rows that each expert or device takes at once
+    D  width of the residual stream
+    E  experts
+    F  width of a feed-forward layer, or of an expert
+    G  key and value heads. algo, data, learn: groups of trajectories that play one task
+    H  width of a head. algo, data: last observations by which states are compared, 1, 2, ...
     I  sampling masks of an episode or of a row
-    K  experts per token
+    J  segments: as many as a row can have. model: keys that a block of queries can reach back to
+    K  experts per token. algo: keys (groups, tags or batches) within which units are compared
     L  layers that have experts
-    T  tokens of a row or of a trajectory
+    M  keys that are attended to: of a row, or of a conversation's cache. algo, learn: microbatches
+    N  query heads. algo, data: trajectories of a step
+    P  pages of the cache. data, system: prefix turns of a trajectory
+    Q  batches of prefill chunks in a dispatch. learn: critics
+    R  prefill chunks in such a batch
+    S  slots of the sampler, one per conversation
+    T  tokens: of a row, trajectory, conversation or chunk; of all rows where there is no B
+    U  units that are compared or counted: trajectories, chunks or tokens. model: experts, or
+       devices that hold experts, that are computed or sent to at once
+    V  vocabulary
+    W  pages of a conversation
+    X  query heads of all layers that are analysed
+    Y  places for rows that are computed or sent at once: U x C
+    Z  blocks, or shards, into which an axis is cut
+    b  tokens of a page
+    c  bits of a segment's code
+    k  most probable tokens that are shown. algo: tokens before an anchor, which may introduce it
+    m  keys of one block
+    n  decode steps
+    p  tokens in all pages of the cache: P x b
+    r  query heads that share a key and value head: N / G
+    t  tokens of one block, or of one device's share of a row
+    v  entries of one block of the vocabulary
     w  words of 32 bits, one bit for each token of the vocabulary
+    x  queries that share a key and value head: t x r or T x r
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class ExpertRecord:
         self._slots, self._pages = shape.max_sequences // shards, shape.pages // shards
         tokens = shape.pages * shape.page_tokens
         size = (tokens, policy.num_moe_layers, policy.experts_per_token)
-        self._expert_MLK = np.full(size, -1, np.int16)
+        self._expert_pLK = np.full(size, -1, np.int16)
 
     def record(self, dispatch: Dispatch, output: DecodeOutput) -> None:
         """Records what a dispatch put into the cache, including that of conversations that have
@@ -163,7 +163,7 @@ class ExpertRecord:
 
     def experts(self, slot: int, pages: Sequence[int], start: int, end: int) -> np.ndarray:
         """The experts of the slot's tokens from position `start` to before `end`, [T,L,K] int16."""
-        return self._expert_MLK[self._places(slot, pages, start, end)]
+        return self._expert_pLK[self._places(slot, pages, start, end)]
 
     def of_pages(self, shard: int, pages: Sequence[int]) -> np.ndarray:
         """A copy of what is recorded of pages, [P,b,L,K]."""
@@ -173,11 +173,11 @@ class ExpertRecord:
         self._by_page()[shard * self._pages + np.asarray(pages, np.int64)] = expert_PbLK
 
     def _by_page(self) -> np.ndarray:
-        return self._expert_MLK.reshape(-1, self._page_tokens, *self._expert_MLK.shape[1:])
+        return self._expert_pLK.reshape(-1, self._page_tokens, *self._expert_pLK.shape[1:])
 
     def _write(self, slot: int, page_SW: np.ndarray, start: int, expert_TLK: np.ndarray) -> None:
         places = self._places(slot, page_SW[slot], start, start + len(expert_TLK))
-        self._expert_MLK[places] = expert_TLK
+        self._expert_pLK[places] = expert_TLK
 
     def _places(self, slot: int, pages: Sequence[int], start: int, end: int) -> np.ndarray:
         position_T = np.arange(start, end)

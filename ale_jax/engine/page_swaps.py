@@ -111,11 +111,11 @@ class PageSwaps:
                     record.put_pages(shard, swap.pages, swap.content.expert_PbLK[swap.first :])
 
     def _pages(self, swaps: list[list[_Swap]], filler: int) -> np.ndarray:
-        page_XW = np.full((len(swaps), self._width(swaps)), filler, np.int32)
+        page_ZW = np.full((len(swaps), self._width(swaps)), filler, np.int32)
         for shard, each in enumerate(swaps):
             pages = [page for swap in each for page in swap.pages]
-            page_XW[shard, : len(pages)] = pages
-        return page_XW
+            page_ZW[shard, : len(pages)] = pages
+        return page_ZW
 
     def _width(self, swaps: list[list[_Swap]]) -> int:
         """How many pages are copied of each shard, some of them for nothing."""
@@ -123,7 +123,7 @@ class PageSwaps:
         return min(1 << (most - 1).bit_length(), self._room)
 
     def _content(self) -> Layers:
-        """What is put in, each array [X,G,T,H]."""
+        """What is put in, each array [Z,G,T,H]."""
         tokens = self._width(self._in) * self._page_tokens
         template = next(swap.content.layers for swaps in self._in for swap in swaps)
         layers = jax.tree.map(

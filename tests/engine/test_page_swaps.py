@@ -40,7 +40,7 @@ def test_what_is_taken_out_comes_back_elsewhere_to_the_last_bit(dtype, axes):
     if mesh is not None:
         cache = jax.device_put(cache, cache_sharding(mesh))
     record = ExpertRecord(engine_shape(max_sequences=2, pages=20 * shards), MOE, shards)
-    record._expert_MLK[:] = np.random.default_rng(1).integers(0, 8, record._expert_MLK.shape)
+    record._expert_pLK[:] = np.random.default_rng(1).integers(0, 8, record._expert_pLK.shape)
     last, before = shards - 1, jax.device_get(cache)
     taken = [(0, [7, 2]), (last, [5, 9, 4, 1, 0]), (0, [3])]
     contents = [_of(before, [20 * shard + page for page in pages]) for shard, pages in taken]

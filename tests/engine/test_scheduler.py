@@ -147,19 +147,19 @@ class Played:
 def arrays():
     """Instead of copies on devices, of arrays in which shards follow each other."""
 
-    def flat(page_XW, num_pages):
-        each = num_pages // len(page_XW)
-        return np.where(page_XW < each, page_XW + np.arange(len(page_XW))[:, None] * each, -1)
+    def flat(page_ZW, num_pages):
+        each = num_pages // len(page_ZW)
+        return np.where(page_ZW < each, page_ZW + np.arange(len(page_ZW))[:, None] * each, -1)
 
-    def copy_out(cache, page_XW):
+    def copy_out(cache, page_ZW):
         (layer,) = cache
-        where = flat(page_XW, layer.k_GPbH.shape[1])
+        where = flat(page_ZW, layer.k_GPbH.shape[1])
         rows = [x[0, where].reshape(len(where), 1, -1, 1) for x in (layer.k_GPbH, layer.v_GPbH)]
         return [LayerRows(*rows)]
 
-    def copy_in(cache, page_XW, layers):
+    def copy_in(cache, page_ZW, layers):
         ((layer,), (rows,)) = cache, layers
-        where = flat(page_XW, layer.k_GPbH.shape[1])
+        where = flat(page_ZW, layer.k_GPbH.shape[1])
         for x, new in ((layer.k_GPbH, rows.k_BGMH), (layer.v_GPbH, rows.v_BGMH)):
             new = new.reshape(*where.shape, x.shape[2])
             x[0, where[where >= 0], :, 0] = new[where >= 0]
