@@ -130,6 +130,7 @@ FREE, FORCED = -1, -2
 # Distinct sampling masks of an episode, and of a packed row. Of 151,936 tokens one takes 19 kB, and
 # those of a row take 4.9 MB.
 MAX_MASKS = 256
+MASK_WORD = 32  # tokens of the vocabulary whose permissions are the bits of one number
 
 
 @dataclasses.dataclass(frozen=True)

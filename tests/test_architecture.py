@@ -44,13 +44,6 @@ JAX_FREE = (
     "monitor",
     "records",
 )
-# They sample with what the model defines.
-USES_JAX = {
-    "ale_jax.gateway.custody.constraints",
-    "ale_jax.gateway.custody.ledger",
-    "ale_jax.gateway.custody.engine_policy",
-    "ale_jax.gateway.custody.sampling_masks",
-}
 ACTORS = ("ale_jax.system.actors.rollout_worker", "ale_jax.system.fleet.actor")
 
 # Imports point downwards. `monitor` stands apart: it writes down what others did.
@@ -105,7 +98,7 @@ def libraries_stay_at_home(tree: SourceTree) -> Iterator[str]:
 
 def nothing_here_loads_jax(tree: SourceTree) -> Iterator[str]:
     for name in tree.modules:
-        if (part_of(name) in JAX_FREE and name not in USES_JAX) or name in ACTORS:
+        if part_of(name) in JAX_FREE or name in ACTORS:
             for library, chain in tree.libraries_loaded_by(name).items():
                 if library in JAX_STACK:
                     yield f"{' -> '.join(chain)} -> {library}"

@@ -5,16 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from ale_jax.config.engine import Sampling
 from ale_jax.engine.pages import prefix_keys
 from ale_jax.errors import RolloutsFailed
 from ale_jax.records import FREE
-
-if TYPE_CHECKING:
-    from ale_jax.config.engine import Sampling
 
 # Given all ids of a reply so far: after how many of them it ends; None if it goes on.
 StopChecker = Callable[[np.ndarray], int | None]
@@ -128,3 +126,39 @@ class Request:
         if self._keys is None or self._keys[0] != version:
             self._keys = version, prefix_keys(self.new_ids[:-1], page_tokens, version)
         return self._keys[1]
+
+
+class EngineCounts(Protocol):
+    """The part of `scheduler.EngineStats` that others read."""
+
+    sampled_tokens: int
+
+
+class InferenceEngine(Protocol):
+    """What the gateway needs of an `engine.Engine`, or of `engines.Engines`."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def max_sequence_length(self) -> int: ...
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def stats(self) -> EngineCounts: ...
+
+    def open(self) -> int: ...
+
+    def reply(
+        self,
+        conversation: int,
+        new_ids: np.ndarray,
+        max_tokens: int,
+        sampling: Sampling,
+        key: np.ndarray,
+        options: RequestOptions = DEFAULT_OPTIONS,
+    ) -> Future[Sampled]: ...
+
+    def end(self, conversation: int) -> None: ...

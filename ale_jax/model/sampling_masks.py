@@ -12,9 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from ale_jax.config.model import PolicyShape
-from ale_jax.records import FORCED, MAX_MASKS
+from ale_jax.records import FORCED, MASK_WORD, MAX_MASKS
 
-WORD = 32  # tokens of the vocabulary whose permissions are the bits of one number
 # The logit of a token that was not allowed. Its probability p is 0, and so is p log p, also in
 # gradients; with -inf that would be nan.
 NOT_ALLOWED = -1e30
@@ -28,7 +27,7 @@ class SamplingMasks(NamedTuple):
 
 
 def num_words(vocab_size: int) -> int:
-    return -(-vocab_size // WORD)
+    return -(-vocab_size // MASK_WORD)
 
 
 def masks_bytes(shape: PolicyShape, rows: int) -> int:
@@ -38,7 +37,7 @@ def masks_bytes(shape: PolicyShape, rows: int) -> int:
 
 def unpack(words: jax.Array, vocab_size: int) -> jax.Array:
     """Bit fields [..., w] as bool [..., V]. Tokens for which there are no words are not allowed."""
-    bit = jax.lax.broadcasted_iota(jnp.int32, (*words.shape, WORD), words.ndim)
+    bit = jax.lax.broadcasted_iota(jnp.int32, (*words.shape, MASK_WORD), words.ndim)
     allowed = (words[..., None] >> bit) & 1 == 1
     allowed = allowed.reshape(*words.shape[:-1], -1)[..., :vocab_size]
     missing = vocab_size - allowed.shape[-1]

@@ -1,7 +1,8 @@
-"""The gateway in front of an engine: how its model writes, and what it can be default."""
+"""The gateway in front of an engine: how its model writes, and what it can be asked."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -9,9 +10,7 @@ from typing import Any
 import numpy as np
 
 from ale_jax.config.engine import Sampling
-from ale_jax.engine.engine import Engine
-from ale_jax.engine.engines import Engines
-from ale_jax.engine.request import Guide, RequestOptions, Sampled, StopChecker
+from ale_jax.engine.request import Guide, InferenceEngine, RequestOptions, Sampled, StopChecker
 from ale_jax.gateway.custody.constraints import Grammar, GrammarAndBias, LogitsBias
 from ale_jax.gateway.custody.sampling_masks import MaskTable
 from ale_jax.gateway.formats.families import format_named, format_of
@@ -28,7 +27,7 @@ class EnginePolicy:
 
     def __init__(
         self,
-        engine: Engine | Engines,
+        engine: InferenceEngine,
         tokenizer: ChatTokenizer,
         sampling: Sampling,
         max_tokens: int,
@@ -51,13 +50,11 @@ class EnginePolicy:
         stop_checker: StopChecker | None,
     ) -> Future[Sampled]:
         """ValueError for options that are none."""
-        default = self._sampling
-        sampling = Sampling(
-            default.temperature if options.temperature is None else options.temperature,
-            default.top_k if options.top_k is None else options.top_k,
-            default.top_p if options.top_p is None else options.top_p,
-            default.min_p if options.min_p is None else options.min_p,
-        )
+        asked = {
+            name: getattr(options, name) for name in ("temperature", "top_k", "top_p", "min_p")
+        }
+        asked = {name: value for name, value in asked.items() if value is not None}
+        sampling = dataclasses.replace(self._sampling, **asked)
         top_logprobs = options.top_logprobs or 0
         request_options = RequestOptions(
             stop_checker, self._guide(options), top_logprobs, options.priority

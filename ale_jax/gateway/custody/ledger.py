@@ -17,9 +17,7 @@ import numpy as np
 
 from ale_jax.agent.api import Message, Reply
 from ale_jax.config.engine import Sampling
-from ale_jax.engine.engine import Engine
-from ale_jax.engine.engines import Engines
-from ale_jax.engine.request import EngineStopped, Sampled
+from ale_jax.engine.request import EngineStopped, InferenceEngine, Sampled
 from ale_jax.gateway.custody.engine_policy import ChatRender, EnginePolicy, language_of
 from ale_jax.gateway.custody.sampling_masks import MaskTable
 from ale_jax.gateway.custody.token_tree import BranchChoice, TokenTree
@@ -105,7 +103,7 @@ class Ledger:
 
     def __init__(
         self,
-        engine: Engine | Engines,
+        engine: InferenceEngine,
         tokenizer: ChatTokenizer,
         seed: int,
         max_reply_tokens: int,

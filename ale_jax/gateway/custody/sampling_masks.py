@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ale_jax.gateway.requests import ApiError
-from ale_jax.model.sampling_masks import WORD
-from ale_jax.records import FORCED, MAX_MASKS
+from ale_jax.records import FORCED, MASK_WORD, MAX_MASKS
 
 
 class MaskTable:
@@ -58,12 +57,12 @@ def only_token(allowed_w: np.ndarray) -> int | None:
     """The only token that a mask, int32 [w], allows; None if it allows several, or none."""
     words = np.flatnonzero(allowed_w)
     bits = int(allowed_w[words[0]]) & 0xFFFFFFFF if len(words) == 1 else 0
-    return int(WORD * words[0]) + bits.bit_length() - 1 if bits.bit_count() == 1 else None
+    return int(MASK_WORD * words[0]) + bits.bit_length() - 1 if bits.bit_count() == 1 else None
 
 
 def allows_only(allowed_w: np.ndarray, tokens: Sequence[int]) -> bool:
     """Whether a mask, int32 [w], allows none but these tokens."""
     others_w = allowed_w.view(np.uint32).copy()
     for token in tokens:
-        others_w[token // WORD] &= ~np.uint32(1 << token % WORD)
+        others_w[token // MASK_WORD] &= ~np.uint32(1 << token % MASK_WORD)
     return not others_w.any()
