@@ -20,7 +20,7 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c.tokenizer.vocab_size = 320
     c.worlds.update(train_families=("trail", "count"), held_out_families=("relay",))
     c.agent.turns = 2
-    c.rollout.update(actors=1, episodes_per_actor=4, max_reply_tokens=8)
+    c.rollout.update(workers="threads", actors=1, episodes_per_actor=4, max_reply_tokens=8)
     c.engine.max_sequences = 8
     c.learn.update(microbatch_rows=8, chunks_per_pack=8)
     c.warm_start.update(transcripts_per_family=8, batches_per_step=1, max_steps=2)

@@ -44,7 +44,7 @@ JAX_FREE = (
     "monitor",
     "records",
 )
-ACTORS = ("ale_jax.system.actors.rollout_worker", "ale_jax.system.fleet.actor")
+ACTORS = ("ale_jax.system.actors.rollout_actor", "ale_jax.system.fleet.actor")
 
 # Imports point downwards. `monitor` stands apart: it writes down what others did.
 LAYERS = (

@@ -8,6 +8,7 @@ import re
 from ale_jax.config.setting import Settings, section, setting
 
 RUNTIMES = ("auto", "docker", "bubblewrap")
+RAY, THREADS = "ray", "threads"
 RESOURCE = re.compile(r"([\w.:-]+)=(\d+(?:\.\d+)?)")
 LABEL = re.compile(r"([\w./-]+)=([\w.-]+)")
 OWN_FIELDS = ("CPU", "GPU", "memory", "object_store_memory")  # Ray has options for them
@@ -81,7 +82,7 @@ class RolloutConfig(Settings):
         'sandbox runtime; "auto" uses Docker if its daemon answers, and otherwise bubblewrap.',
         choices=RUNTIMES,
     )
-    actors: int = setting(2, "rollout worker processes.", at_least=1)
+    actors: int = setting(2, "rollout workers.", at_least=1)
     episodes_per_actor: int = setting(
         10,
         "episodes that each worker plays concurrently.",
@@ -100,6 +101,20 @@ class RolloutConfig(Settings):
         "weights; 0: one engine on all those of a process.",
         at_least=0,
     )
+    workers: str = setting(
+        RAY,
+        '"ray" actors, in processes of their own, or "threads" of this process, which a debugger '
+        "can follow.",
+        choices=(RAY, THREADS),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.workers == THREADS and self.placement != PlacementConfig():
+            raise ValueError(
+                f"placement {self.placement} is for Ray's actors, and workers are {THREADS}: leave "
+                f"it out, or set workers to {RAY}"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from ale_jax.agent import external, loop
 from ale_jax.agent.api import Environment, Policy, StateMemory
@@ -50,54 +50,64 @@ class EpisodeRunner:
         self._lock = threading.Lock()
         self._idle: list[Sandbox] = []
         self._up: set[Sandbox] = set()
-        self._playing: dict[EpisodeKey, Sandbox] = {}
-        self._cancelled: set[EpisodeKey] = set()
+        self._playing: dict[Hashable, Sandbox | None] = {}  # by attempt
+        self._cancelled: set[Hashable] = set()
         self._given_up = 0
         self._closed = False
 
-    def play(self, key: EpisodeKey, policy: Policy, prefix: Prefix | None = None) -> EpisodeResult:
-        """Plays `key.task` to its end. Failures of the system become the episode's status."""
+    def play(
+        self,
+        key: EpisodeKey,
+        policy: Policy,
+        prefix: Prefix | None = None,
+        attempt: Hashable = None,
+    ) -> EpisodeResult:
+        """Plays `key.task` to its end. Failures of the system become the episode's status.
+
+        attempt: by which `cancel` knows it; None: the key.
+        """
 
         def by_loop(env: Environment, sandbox: Sandbox | None) -> Episode:
             return loop.play(env, policy, key, self._limits, prefix, self._memory)
 
-        return self._play(key, by_loop)
+        return self._play(key, attempt or key, by_loop)
 
     def play_external(
         self, key: EpisodeKey, agent: ExternalAgent, access: external.PolicyAccess
     ) -> EpisodeResult:
-        """Like `play`, with an agent of its own, in a task that needs a sandbox."""
+        """Like `play`, with an agent of its own, in a task that needs a sandbox. The attempt is the
+        token of its access."""
 
         def by_agent(env: Environment, sandbox: Sandbox) -> Episode:
             return external.play(env, sandbox, agent, access, key)
 
-        return self._play(key, by_agent)
+        return self._play(key, access.token, by_agent)
 
-    def _play(self, key: EpisodeKey, play: Play) -> EpisodeResult:
+    def _play(self, key: EpisodeKey, attempt: Hashable, play: Play) -> EpisodeResult:
         start = time.monotonic()
         with self._lock:
-            self._playing[key] = None
+            self._playing[attempt] = None
         try:
             if self._needs_sandbox(key.task):
-                episode = self._play_in_sandbox(key, play)
+                episode = self._play_in_sandbox(key, attempt, play)
             else:
                 episode = play(self._env(key.task, None), None)
         except (SandboxStartError, loop.EnvError) as error:
             episode = _not_begun(key, error, time.monotonic() - start)
         finally:
             with self._lock:
-                del self._playing[key]
-                self._cancelled.discard(key)
+                del self._playing[attempt]
+                self._cancelled.discard(attempt)
         with self._lock:
             return EpisodeResult(episode, len(self._up), self._given_up)
 
-    def cancel(self, key: EpisodeKey) -> None:
+    def cancel(self, attempt: Hashable) -> None:
         """Ends an episode in progress by closing its sandbox, if it has one."""
         with self._lock:
-            if key not in self._playing:
+            if attempt not in self._playing:
                 return  # it has ended meanwhile
-            self._cancelled.add(key)
-            sandbox = self._playing[key]
+            self._cancelled.add(attempt)
+            sandbox = self._playing[attempt]
         if sandbox is not None:
             sandbox.close()
 
@@ -109,15 +119,15 @@ class EpisodeRunner:
         for sandbox in sandboxes:
             sandbox.close()
 
-    def _play_in_sandbox(self, key: EpisodeKey, play: Play) -> Episode:
-        sandbox = self._take(key)
+    def _play_in_sandbox(self, key: EpisodeKey, attempt: Hashable, play: Play) -> Episode:
+        sandbox = self._take(attempt)
         usable = False
         try:
             episode = play(self._env(key.task, sandbox), sandbox)
             usable = not STATUS_RULES[episode.status].infra
             return episode
         finally:
-            self._put_back(key, sandbox, usable)
+            self._put_back(attempt, sandbox, usable)
 
     def _env(self, task: Task, sandbox: Sandbox | None) -> Environment:
         """EnvError if the environment cannot be made."""
@@ -126,29 +136,29 @@ class EpisodeRunner:
         except Exception as error:
             raise loop.EnvError.of(error) from error
 
-    def _take(self, key: EpisodeKey) -> Sandbox:
+    def _take(self, attempt: Hashable) -> Sandbox:
         with self._lock:
             sandbox = self._idle.pop() if self._idle else None
         sandbox = sandbox or self._start_sandbox()
         with self._lock:
-            is_closed, is_cancelled = self._closed, key in self._cancelled
+            is_closed, is_cancelled = self._closed, attempt in self._cancelled
             if not is_closed:
                 self._up.add(sandbox)
-                self._playing[key] = sandbox
+                self._playing[attempt] = sandbox
         if is_closed:
             sandbox.close()
             raise SandboxStartError("the rollout worker was closed while the sandbox started")
         if is_cancelled:
-            self._put_back(key, sandbox, usable=False)
+            self._put_back(attempt, sandbox, usable=False)
             raise SandboxStartError("the episode was cancelled while its sandbox started")
         return sandbox
 
-    def _put_back(self, key: EpisodeKey, sandbox: Sandbox, usable: bool) -> None:
+    def _put_back(self, attempt: Hashable, sandbox: Sandbox, usable: bool) -> None:
         with self._lock:
-            self._playing[key] = None  # or a late cancellation closes it under the next one
+            self._playing[attempt] = None  # or a late cancellation closes it under the next one
             if self._closed:
                 return
-            if usable and key not in self._cancelled:
+            if usable and attempt not in self._cancelled:
                 self._idle.append(sandbox)
                 return
             self._up.remove(sandbox)

@@ -8,7 +8,6 @@ import functools
 from collections.abc import Collection
 from typing import NamedTuple
 
-from ale_jax.config.rollout import PlacementConfig
 from ale_jax.config.run import RunConfig
 from ale_jax.data.journal import JOURNAL_DIR, Journal
 from ale_jax.errors import RolloutsFailed
@@ -27,17 +26,17 @@ from ale_jax.monitor.evaluations import (
 )
 from ale_jax.monitor.events import EarlyEvents
 from ale_jax.monitor.report import write_report
+from ale_jax.rollout.worker import WorkerSpec
 from ale_jax.sandbox.api import Runtime
-from ale_jax.system.actors.cluster import check_address, ray_cluster
-from ale_jax.system.actors.policy_replicas import PolicyReplica, PolicyReplicas
-from ale_jax.system.actors.rollout_scheduler import RolloutScheduler
-from ale_jax.system.actors.rollout_worker import WorkerSpec
-from ale_jax.system.actors.rollout_workers import RolloutWorkers
 from ale_jax.system.checks import sandboxed
 from ale_jax.system.collector import spared_by_collector
 from ale_jax.system.compilation import STARTED, environment, keep_compiled
 from ale_jax.system.group_feed import GroupFeed, Snapshot
 from ale_jax.system.hosts.commands import Processes
+from ale_jax.system.rollouts.backends import backend, check_backend
+from ale_jax.system.rollouts.policy_replicas import PolicyReplica, PolicyReplicas
+from ale_jax.system.rollouts.scheduler import RolloutScheduler
+from ale_jax.system.rollouts.workers import RolloutWorkers
 from ale_jax.system.run_logger import RunLogger, evaluation_line, headline, summarize
 from ale_jax.system.saving import Saver
 from ale_jax.system.start import (
@@ -66,18 +65,17 @@ def run(
 ) -> None:
     """Runs the experiment `config` in `workdir`, or continues it from its newest checkpoint.
 
-    processes: those that train. ray_address: of the Ray cluster that plays the episodes; empty: Ray
-    is started on this machine.
+    processes: those that train. ray_address: of the Ray cluster that plays the episodes; empty:
+    they are played on this machine.
 
     KeyboardInterrupt if it was stopped by a signal; the newest step is saved then.
     """
-    if ray_address:
-        check_address(ray_address)
+    check_backend(config.rollout, ray_address)
     keep_compiled(config.compilation_cache)
     setting = make_setting(config, workdir, stop, processes)
     # The stack is closed from its end:
     #   scheduler   its thread gives no more episodes to the workers
-    #   workers     their actors and sandboxes end, while the gateway still answers them
+    #   workers     they and their sandboxes end, while the gateway still answers them
     #   gateway     nobody calls it any more
     #   engines     nobody waits for a reply any more
     #   Ray         no actor is left
@@ -188,13 +186,11 @@ def _open_rollouts(
     ray_address: str,
     stack: contextlib.ExitStack,
 ) -> Rollouts:
-    """Starts or joins Ray, and starts the engine, the gateway and the rollout workers;
+    """Starts the engine, the gateway and the rollout workers, after Ray if they are its actors;
     `stack` closes them."""
     config, tokenizer, trainer = setting.config, start.tokenizer, start.trainer
     rollout, processes = config.rollout, setting.processes
-    cluster = stack.enter_context(ray_cluster(rollout.actors, ray_address))
-    if not ray_address:  # there is one node, and nothing to choose
-        rollout = dataclasses.replace(rollout, placement=PlacementConfig())
+    players = stack.enter_context(backend(rollout, ray_address))
     trainer.publish(version=start.cursor.step)
     engines = trainer.open_engines(tokenizer.stop_ids)
     stack.callback(engines.close)
@@ -202,21 +198,21 @@ def _open_rollouts(
     branches = config.external_agent.branches
     ledger = Ledger(engines, tokenizer, config.seed, limit, turns, branches)
     gateway = make_app(ledger.episodes, config.name, engines.counts, engines.check)
-    url = stack.enter_context(served(gateway, cluster.address or processes.address))
+    url = stack.enter_context(served(gateway, players.address or processes.address))
     own = PolicyReplica(ledger, url, lambda: engines.stats.sampled_tokens)
     files = {file.name: file.read_text() for file in setting.tokenizer_folder.iterdir()}
-    replicas = PolicyReplicas([own, *processes.open_replicas(files, cluster.address)])
-    spec = WorkerSpec(
-        config.rollout.runtime, sandboxed(config), config.agent, config.external_agent
-    )
+    replicas = PolicyReplicas([own, *processes.open_replicas(files, players.address)])
+    spec = WorkerSpec(rollout.runtime, sandboxed(config), config.agent, config.external_agent)
+    record, deadlines = logger.record, config.deadlines
+    pool = players.open_pool(spec, deadlines.placement_seconds, record)
     workers = stack.enter_context(
-        RolloutWorkers(rollout, config.deadlines, spec, replicas, logger.record)
+        RolloutWorkers(pool, replicas, deadlines, rollout.retries, record)
     )
 
     def check_system() -> None:
         setting.workdir.lease.check()
         engines.check()
-        cluster.check()
+        players.check()
         processes.check()
 
     scheduler = stack.enter_context(RolloutScheduler(workers, check_system))

@@ -41,15 +41,15 @@ from ale_jax.monitor.progress import make_progress
 from ale_jax.monitor.schedule import ScheduleWriter
 from ale_jax.monitor.trajectories import TrajectoryWriter
 from ale_jax.records import Status, Task
-from ale_jax.system.actors.rollout_workers import RolloutWorkers
 from ale_jax.system.compilation import Compilations
+from ale_jax.system.rollouts.workers import RolloutWorkers
 from ale_jax.system.step_metrics import StepReport, step_metrics, step_schedule
 from ale_jax.system.tasks import Cursor
 from ale_jax.system.trajectory_samples import trajectory_samples
 
 # Events that are shown in the terminal, too: what makes a run slower, or its results smaller.
 SHOWN = (
-    *(ACTOR_LOST, "actors_unplaced", "episodes_paused", "episodes_resumed"),
+    *(ACTOR_LOST, "thread_stuck", "actors_unplaced", "episodes_paused", "episodes_resumed"),
     *(GROUP_DROPPED, "stalled", "checkpoint_failed"),
 )
 NONE_BACK = "none came back"

@@ -23,7 +23,6 @@ from ale_jax.monitor.metrics import METRICS_FILE, read_metrics
 from ale_jax.records import Task
 from ale_jax.sandbox.api import Runtime
 from ale_jax.sandbox.runtime import pick_runtime
-from ale_jax.system.actors.rollout_scheduler import RolloutScheduler
 from ale_jax.system.checks import sandboxed
 from ale_jax.system.demonstrations import (
     collect_demonstrations,
@@ -34,6 +33,7 @@ from ale_jax.system.demonstrations import (
 )
 from ale_jax.system.hosts.commands import Processes
 from ale_jax.system.resampling import Resampler
+from ale_jax.system.rollouts.scheduler import RolloutScheduler
 from ale_jax.system.run_logger import RunLogger
 from ale_jax.system.stopping import StopSignals
 from ale_jax.system.tasks import Cursor, train_task

@@ -67,7 +67,7 @@ class Family:
 
     def workers(self) -> list[Process]:
         """The Ray actors that play episodes."""
-        return [each for each in self.all() if each.words()[0].startswith("ray::RolloutWorker")]
+        return [each for each in self.all() if each.words()[0].startswith("ray::RolloutActor")]
 
     def named(self, program: str) -> list[Process]:
         return [each for each in self.all() if Path(each.words()[0]).name == program]

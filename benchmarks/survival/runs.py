@@ -76,6 +76,7 @@ class Bench:
         line = [sys.executable, "-m", *program, f"--config={config}"]
         line += [f"--workdir={self.folder / name}", f"--config.checkpoint.keep={evidence.KEEP}"]
         line += [f"--config.checkpoint.grace_seconds={GRACE_S}", *_deadlines()]
+        line += ["--config.rollout.workers=ray"]  # so that a worker can be killed
         line += [f"--config.compilation_cache={self.folder / 'compiled'}", *options]
         run = Run(self.folder / name, line, self._environment(name))
         self.runs.append(run)

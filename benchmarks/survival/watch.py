@@ -14,7 +14,7 @@ from typing import Any
 from ale_jax.data.replay import ReplayBuffer
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.records import TRAIN
-from ale_jax.system.actors.rollout_workers import RolloutWorkers
+from ale_jax.system.rollouts.workers import RolloutWorkers
 from ale_jax.system.tasks import Cursor, GroupStream
 from benchmarks.survival.processes import MARK
 

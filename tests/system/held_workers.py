@@ -10,10 +10,11 @@ from ale_jax.config.rollout import DeadlinesConfig, RolloutConfig
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.server import served
 from ale_jax.records import EpisodeKey, RolloutRequest, Task
+from ale_jax.rollout.worker import WorkerSpec
+from ale_jax.system.actors.actor_pool import ActorPool
 from ale_jax.system.actors.cluster import ray_cluster
-from ale_jax.system.actors.policy_replicas import PolicyReplica, PolicyReplicas
-from ale_jax.system.actors.rollout_worker import WorkerSpec
-from ale_jax.system.actors.rollout_workers import RolloutWorkers
+from ale_jax.system.rollouts.policy_replicas import PolicyReplica, PolicyReplicas
+from ale_jax.system.rollouts.workers import RolloutWorkers
 from tests.system.conftest import SPEC
 from tests.system.oracle_ledger import OracleLedger
 
@@ -32,7 +33,9 @@ def main(runtime: str) -> None:
     with ray_cluster(rollout.actors), served(gateway) as url:
         spec = WorkerSpec(runtime, SPEC, AgentLimits(turns=9))
         replicas = PolicyReplicas([PolicyReplica(ledger, url, lambda: 0)])
-        with RolloutWorkers(rollout, DeadlinesConfig(), spec, replicas, record) as workers:
+        deadlines = DeadlinesConfig()
+        pool = ActorPool(rollout, spec, deadlines.placement_seconds, record)
+        with RolloutWorkers(pool, replicas, deadlines, rollout.retries, record) as workers:
             while ledger.asked < 4 or len(pids) < 2:
                 while waiting and workers.free_places:
                     workers.submit(RolloutRequest(waiting.pop()), Sampling())

@@ -1,18 +1,15 @@
 """The real train loop in one process: scheduler, gate, replay, ledger, engine and learner.
 
-Only the rollout workers are threads here instead of Ray actors, and the world is a word game that
-needs no sandbox. So a run of many steps takes seconds.
+The episodes are played in threads, and the world is a word game that needs no sandbox. So a run of
+many steps takes seconds.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import queue
 import string
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -27,13 +24,17 @@ from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import EpisodeKey, RolloutRequest, Task
 from ale_jax.rollout.play import EpisodeRunner
-from ale_jax.system.actors.rollout_scheduler import RolloutScheduler
 from ale_jax.system.build_config import build_config
 from ale_jax.system.group_feed import GroupFeed
 from ale_jax.system.hosts.commands import Alone
+from ale_jax.system.rollouts.policy_replicas import PolicyReplica, PolicyReplicas
+from ale_jax.system.rollouts.scheduler import RolloutScheduler
+from ale_jax.system.rollouts.threads import ThreadPool
+from ale_jax.system.rollouts.workers import RolloutWorkers
 from ale_jax.system.tasks import Cursor
 from ale_jax.system.train_loop import train_loop
 from ale_jax.system.trainer import Trainer
+from tests.gateway.custody.talking import Agent
 
 ALONE = Alone()
 TURNS = 2
@@ -59,67 +60,24 @@ class Capitals:
         raise AssertionError("the second turn ends every episode")
 
 
-class ThreadWorkers:
-    """`RolloutWorkers` as the scheduler uses them, on threads of this process."""
+class GameWorker:
+    """A rollout worker whose policy is at hand, and whose world needs no sandbox."""
 
     def __init__(self, ledger, game):
-        runner = EpisodeRunner(
+        self._runner = EpisodeRunner(
             None, lambda task, sandbox: game.world(), lambda task: False, AgentLimits(turns=TURNS)
         )
-        self._runner, self._ledger, self._game = runner, ledger, game
-        self._pool = ThreadPoolExecutor(PLACES)
-        self._names, self._results = itertools.count(), queue.Queue()
-        self._groups = {}  # name of a conversation -> its group
-        self._busy = 0
+        self._ledger, self._game = ledger, game
 
-    @property
-    def free_places(self):
-        return PLACES - self._busy
+    def play(self, key, url, conversation, prefix):
+        policy = self._game.conversation(self._ledger, conversation)
+        return self._runner.play(key, policy, prefix, attempt=conversation)
 
-    def submit(self, request, sampling):
-        self._busy += 1
-        name = str(next(self._names))
-        self._ledger.open(name, request.key, sampling)
-        self._groups[name] = request.key.group
-        future = self._pool.submit(self._play, name, request)
-        future.add_done_callback(lambda done: self._results.put((name, done)))
-
-    def results(self, timeout):
-        try:
-            name, done = self._results.get(timeout=timeout)
-        except queue.Empty:
-            return
-        self._busy -= 1
-        if self._groups.pop(name, None) is not None:  # it was not abandoned
-            yield self._ledger.close(name, done.result())
-
-    def start_versions(self):
-        oldest = {}
-        for name, group in self._groups.items():
-            start = self._ledger.start_version(name)
-            if start is not None:
-                oldest[group] = min(start, oldest.get(group, start))
-        return oldest
-
-    def abandon(self, groups):
-        for name in [name for name, group in self._groups.items() if group in groups]:
-            del self._groups[name]
-            self._ledger.close(name, None)
+    def cancel(self, conversation):
+        self._runner.cancel(conversation)
 
     def close(self):
-        self._pool.shutdown()
-
-    def _play(self, name, request):
-        return self._runner.play(request.key, self._game.conversation(self._ledger, name)).episode
-
-
-@dataclasses.dataclass
-class _Conversation:
-    ledger: Ledger
-    name: str
-
-    def reply(self, new_messages):
-        return self.ledger.reply(self.name, new_messages)
+        self._runner.close()
 
 
 class Game(NamedTuple):
@@ -129,7 +87,7 @@ class Game(NamedTuple):
     conversation: Callable
 
 
-CAPITALS = Game(Capitals, _Conversation)
+CAPITALS = Game(Capitals, Agent)
 
 
 class FromTheStart:
@@ -234,10 +192,12 @@ class Run:
         engine = trainer.open_engines(stop_ids)
         limit = config.rollout.max_reply_tokens
         ledger = Ledger(engine, self.tokenizer, config.seed, limit)
-        workers = ThreadWorkers(ledger, self._game)
+        pool = ThreadPool(GameWorker(ledger, self._game), PLACES, _no_events)
+        replicas = PolicyReplicas([PolicyReplica(ledger, "", lambda: engine.stats.sampled_tokens)])
+        retries, deadlines = config.rollout.retries, config.deadlines
         with (
             closing(engine),
-            closing(workers),
+            RolloutWorkers(pool, replicas, deadlines, retries, _no_events) as workers,
             RolloutScheduler(workers, engine.check) as scheduler,
         ):
             resampler = FromTheStart(config.rl.group_size)

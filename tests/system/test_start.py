@@ -89,7 +89,7 @@ def stuck_at_ray(tmp_path_factory):
         StopSignals(grace_seconds=60) as stop,
         pytest.raises(RayStarts),
     ):
-        patch.setattr(controller, "ray_cluster", ray_cluster)
+        patch.setattr(controller, "backend", ray_cluster)
         controller.run(config, workdir, stop, Alone())
     return path, complete
 

@@ -12,8 +12,8 @@ from ale_jax.data.staleness import Drop, StalenessGate
 from ale_jax.errors import RunFailed
 from ale_jax.learn.critics import CRITIC_SKIPPED, CRITICS_WITHOUT_UPDATE
 from ale_jax.learn.finite import SKIPPED
-from ale_jax.system.actors.rollout_scheduler import RolloutScheduler
 from ale_jax.system.group_feed import FAILED_STEPS, GroupFeed, take_groups
+from ale_jax.system.rollouts.scheduler import RolloutScheduler
 from ale_jax.system.tasks import Cursor, GroupStream
 from ale_jax.system.train_loop import train_loop
 from tests.data.make_trajectories import make_trajectory, make_turn

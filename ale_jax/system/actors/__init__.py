@@ -1,1 +1,1 @@
-"""The Ray actors that play episodes, and the scheduler that submits episodes to them."""
+"""The Ray actors that play episodes, and the cluster that they live on."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jax
 
+from ale_jax.config.rollout import RAY
 from ale_jax.config.run import RunConfig
 from ale_jax.errors import EXIT_FAILED
 from ale_jax.system.doctor import peers
@@ -114,7 +115,8 @@ def _examine_machine(config: RunConfig, workdir: Path | None, report: Report, le
         report.check("disk", lambda: check_room(workdir, keep, checkpoint_bytes(config)))
     report.check("compilation cache", check_compilation_cache, config)
     if leads:
-        report.check("shared memory", check_shared_memory)
+        if rollout.workers == RAY:
+            report.check("shared memory", check_shared_memory)
         report.check("sandboxes", check_sandboxes, config)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import jax
 
 from ale_jax.config.hardware import MeshShape
+from ale_jax.config.rollout import RAY
 from ale_jax.config.run import RunConfig
 from ale_jax.files import write_atomically
 from ale_jax.learn.checkpoint import bytes_to_come, complete_checkpoints, state_bytes
@@ -98,7 +99,7 @@ def host_needs(config: RunConfig, leads: bool) -> HostNeeds:
     return HostNeeds(
         0 if plan.has else plan.total * jax.local_device_count(),
         checkpoint_bytes(config) // jax.process_count(),
-        OBJECT_STORE_BYTES if leads else 0,
+        OBJECT_STORE_BYTES if leads and config.rollout.workers == RAY else 0,
         sandboxes * ((spec.memory_mb if spec else 0) << 20),
     )
 

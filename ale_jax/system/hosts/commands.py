@@ -18,7 +18,7 @@ from jax.sharding import Mesh
 
 from ale_jax.learn.manifest import Digests, file_digests
 from ale_jax.model.device_order import dispatching
-from ale_jax.system.actors.policy_replicas import PolicyReplica
+from ale_jax.system.rollouts.policy_replicas import PolicyReplica
 
 
 @dataclasses.dataclass(frozen=True)

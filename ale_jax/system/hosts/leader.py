@@ -22,11 +22,11 @@ from jax.sharding import Mesh
 from ale_jax.errors import EXIT_FAILED, RunFailed
 from ale_jax.learn.manifest import Digests, file_digests
 from ale_jax.learn.rows import join_rows, process_rows
-from ale_jax.system.actors.policy_replicas import PolicyReplica
 from ale_jax.system.hosts.commands import COMMANDS, Traffic, perform
 from ale_jax.system.hosts.connection import Connection, Frame, Gone
 from ale_jax.system.hosts.conversations import RemoteLedger
 from ale_jax.system.lasting_output import write_last_words
+from ale_jax.system.rollouts.policy_replicas import PolicyReplica
 from ale_jax.system.stopping import ANOTHER_WAS_TOLD
 
 NOTICE_S = 2.0  # for a dead process's connections to end, all of them

@@ -16,7 +16,9 @@ from ale_jax.monitor.events import read_events
 from ale_jax.system.actors.cluster import check_address, ray_cluster
 from tests.rows import each_row
 from tests.system import sandboxes
-from tests.system.actors.workers import (
+from tests.system.conftest import NODE
+from tests.system.oracle_ledger import OracleLedger
+from tests.system.rollouts.workers import (
     LIMIT_S,
     Events,
     keys,
@@ -26,8 +28,6 @@ from tests.system.actors.workers import (
     wait_until,
     workers_of,
 )
-from tests.system.conftest import NODE
-from tests.system.oracle_ledger import OracleLedger
 from tests.system.whole_runs import command, environment
 
 STEPS, GROUPS, MEMBERS, PLACES = 3, 4, 4, 4
@@ -36,6 +36,7 @@ OVERRIDES = (
     f"--config.rl.groups_per_step={GROUPS}",
     f"--config.rl.group_size={MEMBERS}",
     "--config.rl.alpha=0.0",
+    "--config.rollout.workers=ray",
     "--config.rollout.actors=2",
     f"--config.rollout.episodes_per_actor={PLACES}",
     "--config.rollout.retries=0",  # the departure of a node uses none up

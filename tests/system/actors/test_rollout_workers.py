@@ -16,9 +16,11 @@ from ale_jax.data.packing import text_turn
 from ale_jax.envs.shell.families import generate
 from ale_jax.errors import RolloutsFailed
 from ale_jax.records import EpisodeKey, Prefix, RolloutRequest, Status, Task
-from ale_jax.system.actors.rollout_workers import WorkerCounts
+from ale_jax.system.rollouts.workers import WorkerCounts
 from tests.system import sandboxes
-from tests.system.actors.workers import (
+from tests.system.conftest import SPEC
+from tests.system.oracle_ledger import OracleLedger
+from tests.system.rollouts.workers import (
     LIMITS,
     Events,
     SilentLedger,
@@ -30,8 +32,6 @@ from tests.system.actors.workers import (
     wait_until,
     workers_of,
 )
-from tests.system.conftest import SPEC
-from tests.system.oracle_ledger import OracleLedger
 
 
 def test_every_oracle_earns_its_reward(ray, runtime_name):

@@ -36,10 +36,19 @@ def failures(found):
 
 def test_this_machine_is_ready_for_the_smallest_config(runtime_name, tmp_path):
     options = f"--workdir={tmp_path / 'run'}", f"--config.rollout.runtime={runtime_name}"
-    code, found = doctor("configs/smoke.py", *options)
+    with_ray = "--config.rollout.workers=ray"
+    code, found = doctor("configs/smoke.py", *options, with_ray)
     assert (code, failures(found)) == (0, set())
     names = {"versions", "accelerator", "devices", "device memory", "host memory", "sandboxes"}
-    names |= {"grouped product", "open files", "workdir", "disk", "compilation cache", "peers"}
+    names |= {
+        "grouped product",
+        "open files",
+        "workdir",
+        "disk",
+        "compilation cache",
+        "peers",
+        "shared memory",
+    }
     assert names <= found.keys()
     assert "1 x cpu" in found["devices"] and "one process" in found["peers"]
     assert runtime_name in found["sandboxes"] and "jaxlib" in found["versions"]

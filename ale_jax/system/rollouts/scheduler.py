@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from ale_jax.config.engine import Sampling
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.records import EpisodeKey, RolloutRequest, Trajectory
-from ale_jax.system.actors.rollout_workers import RolloutWorkers
+from ale_jax.system.rollouts.workers import RolloutWorkers
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,10 +12,11 @@ from ale_jax.config.engine import Sampling
 from ale_jax.engine.request import EngineStopped
 from ale_jax.errors import RolloutsFailed
 from ale_jax.records import RolloutRequest, Status
-from ale_jax.system.actors import rollout_workers
-from ale_jax.system.actors.breaker import Breaker
+from ale_jax.system.rollouts import workers as rollout_workers
+from ale_jax.system.rollouts.breaker import Breaker
 from tests.system import sandboxes
-from tests.system.actors.workers import (
+from tests.system.oracle_ledger import OracleLedger
+from tests.system.rollouts.workers import (
     LONG,
     Events,
     SilentLedger,
@@ -27,7 +28,15 @@ from tests.system.actors.workers import (
     wait_until,
     workers_of,
 )
-from tests.system.oracle_ledger import OracleLedger
+
+
+@pytest.fixture(params=["ray", "threads"])
+def by_threads(request):
+    """Whether threads play instead of actors."""
+    if request.param == "ray":
+        request.getfixturevalue("ray")
+    return request.param == "threads"
+
 
 GONE = dataclasses.replace(LONG, turn_seconds=0.2)
 
@@ -77,9 +86,12 @@ class SleepingLedger(OracleLedger):
 
 
 @pytest.mark.heavy
-def test_an_episode_that_takes_too_long_is_cancelled_and_its_sandbox_freed(ray, each_runtime):
+def test_an_episode_that_takes_too_long_is_cancelled_and_its_sandbox_freed(
+    by_threads, each_runtime
+):
     ledger, events, (key,) = SleepingLedger(), Events(), keys(1)
-    with workers_of(each_runtime, ledger, events, actors=1) as workers:
+    options = {"actors": 1, "threads": by_threads}
+    with workers_of(each_runtime, ledger, events, **options) as workers:
         workers.submit(RolloutRequest(key), Sampling())
         run_until(workers, lambda: ledger.asked == 1)
         lose_one(workers, events, dataclasses.replace(LONG, episode_seconds=0.2))
@@ -87,7 +99,7 @@ def test_an_episode_that_takes_too_long_is_cancelled_and_its_sandbox_freed(ray, 
         assert workers.counts.sandboxes_restarted == 1
     (failure,) = events.of("attempt_failed")
     assert failure["status"] == "deadline" and "the episode took too long" in failure["detail"]
-    assert not events.of("actor_lost")
+    assert not events.of("actor_lost") and not events.of("thread_stuck")
 
 
 def test_a_policy_that_takes_its_time_misses_no_deadline(ray, runtime_name):
@@ -107,10 +119,11 @@ def test_a_policy_that_takes_its_time_misses_no_deadline(ray, runtime_name):
     assert not events.of("attempt_failed")
 
 
-def test_abandoned_groups_have_no_result_and_leave_their_places(ray, runtime_name):
+def test_abandoned_groups_have_no_result_and_leave_their_places(by_threads, runtime_name):
     ledger, events, wanted = OracleLedger(), Events(), keys(3)
     ledger.gate.clear()
-    with workers_of(runtime_name, ledger, events, actors=1, episodes_per_actor=3) as workers:
+    options = {"actors": 1, "episodes_per_actor": 3, "threads": by_threads}
+    with workers_of(runtime_name, ledger, events, **options) as workers:
         for key in wanted:
             workers.submit(RolloutRequest(key), Sampling())
         run_until(workers, lambda: ledger.asked == 3)
@@ -158,11 +171,12 @@ class RecoveringLedger(OracleLedger):
         return super().reply(name)
 
 
-def test_an_outage_pauses_episodes_and_drops_none(ray, runtime_name, monkeypatch):
+def test_an_outage_pauses_episodes_and_drops_none(by_threads, runtime_name, monkeypatch):
     monkeypatch.setattr(Breaker, "FIRST_PAUSE_S", 0.1)
     # 4 attempts open the breaker, 2 were begun before, and 3 trials fail.
     ledger, events, wanted = RecoveringLedger(9), Events(), keys(6)
-    with workers_of(runtime_name, ledger, events, episodes_per_actor=3, retries=2) as workers:
+    options = {"episodes_per_actor": 3, "retries": 2, "threads": by_threads}
+    with workers_of(runtime_name, ledger, events, **options) as workers:
         episodes = play_all(workers, wanted)
     assert [e.reward for e in episodes] == [1.0] * 6
     (paused,), (resumed,) = events.of("episodes_paused"), events.of("episodes_resumed")

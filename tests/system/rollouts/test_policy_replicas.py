@@ -6,7 +6,7 @@ import pytest
 
 from ale_jax.config.engine import Sampling
 from ale_jax.records import EpisodeKey, Task
-from ale_jax.system.actors.policy_replicas import PolicyReplica, PolicyReplicas
+from ale_jax.system.rollouts.policy_replicas import PolicyReplica, PolicyReplicas
 
 
 class Named:

@@ -11,7 +11,7 @@ HEAVY = {"jax", "jaxlib", "flax", "optax", "transformers", "tokenizers", "ml_col
 
 
 def test_the_worker_module_imports_nothing_heavy():
-    module = "ale_jax.system.actors.rollout_worker"
+    module = "ale_jax.system.actors.rollout_actor"
     code = f"import sys, {module}; print(*{{m.split('.')[0] for m in sys.modules}})"
     output = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

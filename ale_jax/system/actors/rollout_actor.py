@@ -1,17 +1,14 @@
 """The Ray actor that plays episodes, and the handle that replaces it when it is lost.
 
-The worker is a thin wrapper around `rollout.play`, and never imports JAX.
+The actor is a thin wrapper around `rollout.worker`, and never imports JAX.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,30 +16,14 @@ import ray
 from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.util import get_node_ip_address
 
-from ale_jax.agent.external import PolicyAccess
-from ale_jax.config.agent import AgentLimits, ExternalAgent
-from ale_jax.envs.registry import make_env, needs_sandbox
+from ale_jax.envs import registry
 from ale_jax.errors import RolloutsFailed
 from ale_jax.records import EpisodeKey, Prefix
-from ale_jax.rollout.play import EpisodeResult, EpisodeRunner
-from ale_jax.rollout.policy_client import PolicyClient
-from ale_jax.sandbox.api import Sandbox
-from ale_jax.sandbox.runtime import pick_runtime
-from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.rollout.play import EpisodeResult
+from ale_jax.rollout.worker import RolloutWorker, WorkerSpec
 from ale_jax.system.actors.cluster import alive_nodes
 from ale_jax.system.actors.code_version import own_code
 from ale_jax.system.actors.role import Role, start_actor
-
-
-@dataclasses.dataclass(frozen=True)
-class WorkerSpec:
-    """The configuration of a rollout worker. runtime: name of the sandbox runtime. sandbox: None if
-    no task needs a sandbox. agent: with a command, it plays instead of our own loop."""
-
-    runtime: str
-    sandbox: SandboxSpec | None
-    limits: AgentLimits
-    agent: ExternalAgent = dataclasses.field(default_factory=ExternalAgent)
 
 
 class Birth(NamedTuple):
@@ -55,8 +36,9 @@ class Birth(NamedTuple):
     code: dict[str, str]
 
 
-class RolloutWorker:
-    """`WorkerHandle` makes it a Ray actor. Its methods are called from several threads at once.
+class RolloutActor:
+    """A rollout worker that `WorkerHandle` makes a Ray actor. Its methods are called from several
+    threads at once.
 
     It plays once `birth` has found that it runs the code of its caller, and not before: other code
     may fail at anything, and would say something else than that.
@@ -64,39 +46,26 @@ class RolloutWorker:
 
     def __init__(self, spec: WorkerSpec):
         self._spec = spec
-        self._runner: EpisodeRunner | None = None
+        self._worker: RolloutWorker | None = None
 
     def birth(self, code: dict[str, str]) -> Birth:
         """code: of the caller."""
         if own_code() == code:
-            spec = self._spec
-            start_sandbox = _starter(spec.runtime, spec.sandbox) if spec.sandbox else None
-            self._runner = EpisodeRunner(start_sandbox, make_env, needs_sandbox, spec.limits)
+            self._worker = RolloutWorker(self._spec, registry)
         node = ray.get_runtime_context().get_node_id()
         return Birth(os.getpid(), node, get_node_ip_address(), own_code())
 
     def play(
         self, key: EpisodeKey, url: str, conversation: str, prefix: Prefix | None
     ) -> EpisodeResult:
-        """url: of the gateway, which knows the conversation by its name."""
-        if self._spec.agent.command:
-            access = PolicyAccess(url, conversation)
-            return self._runner.play_external(key, self._spec.agent, access)
-        with PolicyClient(url, conversation) as policy:
-            return self._runner.play(key, policy, prefix)
+        return self._worker.play(key, url, conversation, prefix)
 
-    def cancel(self, key: EpisodeKey) -> None:
-        self._runner.cancel(key)
+    def cancel(self, conversation: str) -> None:
+        self._worker.cancel(conversation)
 
     def close(self) -> None:
-        if self._runner:
-            self._runner.close()
-
-
-def _starter(runtime_name: str, spec: SandboxSpec) -> Callable[[], Sandbox]:
-    runtime = pick_runtime(runtime_name, spec)
-    runtime.reap()  # removes sandboxes that a killed process on this machine has left behind
-    return functools.partial(runtime.start, spec, {"role": "rollout_worker"})
+        if self._worker:
+            self._worker.close()
 
 
 MAX_LOSSES = 5
@@ -143,8 +112,8 @@ class WorkerHandle:
     ) -> ray.ObjectRef:
         return self._actor.play.remote(key, url, conversation, prefix)
 
-    def cancel(self, key: EpisodeKey) -> None:
-        self._actor.cancel.remote(key)
+    def cancel(self, conversation: str) -> None:
+        self._actor.cancel.remote(conversation)
 
     def note(self, played: EpisodeResult) -> None:
         self._losses = 0

@@ -1,4 +1,4 @@
-"""The actors of the rollout workers: which of them play, and which wait for a node."""
+"""Plays episodes on Ray actors: which of them play, and which wait for a node."""
 
 from __future__ import annotations
 
@@ -10,17 +10,24 @@ from ray.exceptions import RayTaskError
 from ale_jax.config.rollout import RolloutConfig
 from ale_jax.errors import RolloutsFailed
 from ale_jax.monitor.events import Recorder
+from ale_jax.records import Episode, EpisodeKey, Prefix
+from ale_jax.rollout.play import EpisodeResult
+from ale_jax.rollout.worker import WorkerSpec
 from ale_jax.system.actors.cluster import alive_nodes, answers, raylet_of
 from ale_jax.system.actors.code_version import differing, own_code
 from ale_jax.system.actors.role import Role, shortage
-from ale_jax.system.actors.rollout_worker import ACTOR_LOST, RolloutWorker, WorkerHandle, WorkerSpec
+from ale_jax.system.actors.rollout_actor import ACTOR_LOST, RolloutActor, WorkerHandle
+from ale_jax.system.rollouts.pool import PoolCounts, WorkerLost
 
 CLOSE_S = 3.0
 
 
-class WorkerPool:
-    """Keeps `rollout.actors` actors, on whatever nodes the cluster has. Those that have a node play
-    while the others wait for one: at the start of a run, or after theirs has left.
+class ActorPool:
+    """A `WorkerPool`: keeps `rollout.actors` actors, on whatever nodes the cluster has.
+
+    An actor is given episodes from its birth on, which is when a node has room for it. So the
+    actors that there are go on while others wait for a node: at the start of the run, or after
+    theirs has left. Each episode has one answer, so a dead actor's episodes end one by one.
 
     births: the answers by which actors say that they are up, and whose they are.
     """
@@ -32,7 +39,7 @@ class WorkerPool:
         places = rollout.episodes_per_actor
         # One thread more than episodes, so that other calls are answered at any time.
         self._role = Role(
-            "rollout worker", RolloutWorker, rollout.actors, places + 1, rollout.placement
+            "rollout worker", RolloutActor, rollout.actors, places + 1, rollout.placement
         )
         self._placement_seconds, self._record = placement_seconds, record
         self.workers = [
@@ -41,6 +48,7 @@ class WorkerPool:
         self.births: dict[ray.ObjectRef, WorkerHandle] = {
             worker.birth: worker for worker in self.workers
         }
+        self._playing: dict[ray.ObjectRef, ActorEpisode] = {}
         self._raylets: dict[str, tuple[str, int]] = {}  # of the nodes that actors were up on
         self._nodes_left: set[str] = set()
 
@@ -49,8 +57,43 @@ class WorkerPool:
         """Number of episodes that can begin."""
         return sum(worker.free for worker in self.workers)
 
-    def freest(self) -> WorkerHandle:
-        return max(self.workers, key=lambda worker: worker.free)
+    @property
+    def counts(self) -> PoolCounts:
+        return PoolCounts(
+            sum(worker.sandboxes_up for worker in self.workers),
+            sum(worker.sandboxes_restarted for worker in self.workers),
+        )
+
+    def play(
+        self, key: EpisodeKey, url: str, conversation: str, prefix: Prefix | None
+    ) -> ActorEpisode:
+        worker = max(self.workers, key=lambda worker: worker.free)
+        answer = worker.play(key, url, conversation, prefix)
+        worker.busy += 1
+        self._playing[answer] = episode = ActorEpisode(self, worker, conversation, answer)
+        return episode
+
+    def finished(self, timeout: float) -> list[ActorEpisode]:
+        found = []
+        for answer in self._answers(timeout):
+            if answer in self._playing:
+                episode = self._playing.pop(answer)
+                episode.worker.busy -= 1
+                found.append(episode)
+            elif answer in self.births:  # else of an actor that was replaced since
+                self.welcome(answer)
+        return found
+
+    def _answers(self, timeout: float) -> list[ray.ObjectRef]:
+        """All answers that have come, as soon as there is one; none after `timeout` seconds."""
+        awaited = [*self.births, *self._playing]
+        if not awaited:
+            time.sleep(timeout)
+            return []
+        ready, _ = ray.wait(awaited, timeout=timeout)
+        if ready:
+            ready, _ = ray.wait(awaited, num_returns=len(awaited), timeout=0)
+        return ready
 
     def waiting_for(self) -> str:
         """In words; empty if all actors are up. May be called from any thread."""
@@ -137,3 +180,34 @@ class WorkerPool:
         polite = [goodbyes[answer] for answer in answered]
         for worker in self.workers:
             worker.kill(answers=worker in polite)
+
+
+class ActorEpisode:
+    """A `Playing`. generation, node: of the worker's actor that plays it."""
+
+    def __init__(
+        self, pool: ActorPool, worker: WorkerHandle, conversation: str, answer: ray.ObjectRef
+    ):
+        self.worker = worker
+        self.where = f"on actor {worker.number}"
+        self._generation, self._node = worker.generation, worker.born.node
+        self._pool, self._conversation, self._answer = pool, conversation, answer
+
+    def cancel(self) -> None:
+        self.worker.cancel(self._conversation)
+
+    def give_up(self, reason: str) -> None:
+        """Replaces the actor."""
+        self._pool.replace(self.worker, self._generation, TimeoutError(reason))
+
+    def result(self) -> Episode:
+        """Errors: also RayTaskError, with its traceback."""
+        try:
+            played: EpisodeResult = ray.get(self._answer)
+        except ACTOR_LOST as error:
+            self._pool.replace(self.worker, self._generation, error)
+            left = self._pool.node_has_left(self._node)
+            raise WorkerLost(f"{type(error).__name__}: {error}", left) from error
+        if self._generation == self.worker.generation:
+            self.worker.note(played)
+        return played.episode

@@ -11,7 +11,7 @@ from ale_jax.config.engine import Sampling
 from ale_jax.data.replay import ReplayBuffer
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.records import EpisodeKey, RolloutRequest, Task
-from ale_jax.system.actors.rollout_scheduler import RolloutScheduler, Training
+from ale_jax.system.rollouts.scheduler import RolloutScheduler, Training
 from tests.data.make_trajectories import make_trajectory, make_turn
 
 LIMIT_S = 20.0

@@ -7,20 +7,18 @@ import dataclasses
 from ale_jax.config.rollout import DeadlinesConfig
 from ale_jax.gateway.custody.ledger import Activity
 from ale_jax.records import Episode, EpisodeKey, Status
-from ale_jax.system.actors.breaker import Job
-from ale_jax.system.actors.rollout_worker import WorkerHandle
+from ale_jax.system.rollouts.breaker import Job
+from ale_jax.system.rollouts.pool import Playing
 
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-    """generation, node: of the worker's actor that plays it. is_trial: whether it was begun to see
-    if the system works again (see Breaker)."""
+    """playing: of the pool that plays it. is_trial: whether it was begun to see if the system works
+    again (see Breaker)."""
 
     job: Job
     conversation: str
-    worker: WorkerHandle
-    generation: int
-    node: str
+    playing: Playing
     is_trial: bool
 
     @property
@@ -31,7 +29,7 @@ class Attempt:
 @dataclasses.dataclass(frozen=True)
 class Cancelled:
     """An attempt that was told to end. reason: the deadline that it missed; None if nobody wants
-    its result. until: when its actor is replaced if it has not ended."""
+    its result. until: when it is given up if it has not ended."""
 
     reason: str | None
     until: float

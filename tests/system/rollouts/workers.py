@@ -1,4 +1,5 @@
-"""Rollout workers on real Ray actors and sandboxes, with a policy that knows every answer."""
+"""Rollout workers on real Ray actors, or threads, and sandboxes, with a policy that knows every
+answer."""
 
 import contextlib
 import time
@@ -7,13 +8,16 @@ from ale_jax.config.agent import AgentLimits
 from ale_jax.config.engine import Sampling
 from ale_jax.config.rollout import DeadlinesConfig, PlacementConfig, RolloutConfig
 from ale_jax.engine.request import EngineStopped
+from ale_jax.envs import registry
 from ale_jax.envs.shell.families import TRAIN_FAMILIES
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.server import served
 from ale_jax.records import EpisodeKey, RolloutRequest, Task
-from ale_jax.system.actors.policy_replicas import PolicyReplica, PolicyReplicas
-from ale_jax.system.actors.rollout_worker import WorkerSpec
-from ale_jax.system.actors.rollout_workers import RolloutWorkers
+from ale_jax.rollout.worker import RolloutWorker, WorkerSpec
+from ale_jax.system.actors.actor_pool import ActorPool
+from ale_jax.system.rollouts.policy_replicas import PolicyReplica, PolicyReplicas
+from ale_jax.system.rollouts.threads import ThreadPool
+from ale_jax.system.rollouts.workers import RolloutWorkers
 from tests.system.conftest import SPEC
 from tests.system.oracle_ledger import OracleLedger
 
@@ -49,13 +53,18 @@ def workers_of(
     deadlines=LONG,
     placement=ANYWHERE,
     are_up=True,
+    threads=False,
 ):
-    """are_up: whether all actors are up when it is given."""
+    """are_up: whether all actors are up when it is given. threads: instead of actors."""
     rollout = RolloutConfig(runtime, actors, episodes_per_actor, 64, retries, placement)
     with served(make_app(ledger.episodes, "oracle")) as url:
         spec = WorkerSpec(runtime, sandbox, limits)
         replicas = PolicyReplicas([PolicyReplica(ledger, url, lambda: 0)])
-        with RolloutWorkers(rollout, deadlines, spec, replicas, events) as workers:
+        if threads:
+            pool = ThreadPool(RolloutWorker(spec, registry), actors * episodes_per_actor, events)
+        else:
+            pool = ActorPool(rollout, spec, deadlines.placement_seconds, events)
+        with RolloutWorkers(pool, replicas, deadlines, retries, events) as workers:
             if are_up:
                 run_until(workers, lambda: workers.free_places == actors * episodes_per_actor)
             yield workers

@@ -1,0 +1,73 @@
+"""A rollout worker: plays the episodes that it is given, several at once. Loads no jax."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Protocol
+
+from ale_jax.agent.api import Environment
+from ale_jax.agent.external import PolicyAccess
+from ale_jax.config.agent import AgentLimits, ExternalAgent
+from ale_jax.records import EpisodeKey, Prefix, Task
+from ale_jax.rollout.play import EpisodeResult, EpisodeRunner
+from ale_jax.rollout.policy_client import PolicyClient
+from ale_jax.sandbox.api import Sandbox
+from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.sandbox.spec import SandboxSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerSpec:
+    """The configuration of a rollout worker. runtime: name of the sandbox runtime. sandbox: None if
+    no task needs a sandbox. agent: with a command, it plays instead of our own loop."""
+
+    runtime: str
+    sandbox: SandboxSpec | None
+    limits: AgentLimits
+    agent: ExternalAgent = dataclasses.field(default_factory=ExternalAgent)
+
+
+class Worlds(Protocol):
+    """The module `envs.registry`."""
+
+    def make_env(self, task: Task, sandbox: Sandbox | None) -> Environment: ...
+
+    def needs_sandbox(self, task: Task) -> bool: ...
+
+
+class RolloutWorker:
+    """Its methods are called from several threads at once."""
+
+    def __init__(self, spec: WorkerSpec, worlds: Worlds):
+        self._agent = spec.agent
+        start_sandbox = _starter(spec.runtime, spec.sandbox) if spec.sandbox else None
+        self._runner = EpisodeRunner(
+            start_sandbox, worlds.make_env, worlds.needs_sandbox, spec.limits
+        )
+
+    def play(
+        self, key: EpisodeKey, url: str, conversation: str, prefix: Prefix | None
+    ) -> EpisodeResult:
+        """Plays an episode to its end. url: of the gateway, which knows the conversation by its
+        name."""
+        if self._agent.command:
+            access = PolicyAccess(url, conversation)
+            return self._runner.play_external(key, self._agent, access)
+        with PolicyClient(url, conversation) as policy:
+            return self._runner.play(key, policy, prefix, attempt=conversation)
+
+    def cancel(self, conversation: str) -> None:
+        """Ends the episode in progress by closing its sandbox, if it has one."""
+        self._runner.cancel(conversation)
+
+    def close(self) -> None:
+        """Closes all sandboxes, which ends the episodes in progress."""
+        self._runner.close()
+
+
+def _starter(runtime_name: str, spec: SandboxSpec) -> Callable[[], Sandbox]:
+    runtime = pick_runtime(runtime_name, spec)
+    runtime.reap()  # removes sandboxes that a killed process on this machine has left behind
+    return functools.partial(runtime.start, spec, {"role": "rollout_worker"})
