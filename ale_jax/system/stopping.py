@@ -53,9 +53,6 @@ class StopSignals:
         """Nothing is lost any more if the process ends at once, without cleaning up."""
         self._is_saved = True
 
-    def requested(self) -> bool:
-        return self._requested.is_set()
-
     def check(self) -> None:
         """Raises KeyboardInterrupt if the run should stop. To be called by the main thread, where
         nothing is half done."""

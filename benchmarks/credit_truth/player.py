@@ -1,4 +1,5 @@
-"""Plays many episodes of a fixed policy: engine, agent loop and sandboxes, in one process."""
+"""Plays many episodes of a fixed policy: engine, gateway, agent loop and sandboxes, in one
+process."""
 
 from __future__ import annotations
 
@@ -6,20 +7,22 @@ import contextlib
 import functools
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from ale_jax.agent.api import Message, Reply
 from ale_jax.config.run import RunConfig
 from ale_jax.data.packing import text_turn
 from ale_jax.engine.engine import Engine
 from ale_jax.envs.registry import make_env, needs_sandbox
+from ale_jax.gateway.app import make_app
 from ale_jax.gateway.custody.ledger import Ledger
+from ale_jax.gateway.server import served
 from ale_jax.model.params import Params
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.records import EpisodeKey, Prefix, RolloutRequest, Trajectory
 from ale_jax.rollout.play import EpisodeRunner
+from ale_jax.rollout.policy_client import PolicyClient
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.system.checks import sandboxed
 
@@ -37,6 +40,7 @@ class Player:
             self._ledger = Ledger(
                 self._engine, tokenizer, config.seed, config.rollout.max_reply_tokens
             )
+            self._url = stack.enter_context(served(make_app(self._ledger.episodes, config.name)))
             runtime = pick_runtime(config.rollout.runtime, sandboxed(config))
             start = functools.partial(runtime.start, sandboxed(config), {"role": "credit_truth"})
             self._runner = EpisodeRunner(start, make_env, needs_sandbox, config.agent)
@@ -63,19 +67,9 @@ class Player:
         with self._lock:
             name = str(next(self._names))
         self._ledger.open(name, request.key, self._sampling, request.prefix_turns)
-        conversation = _Conversation(self._ledger, name)
-        played = self._runner.play(request.key, conversation, request.prefix)
+        with PolicyClient(self._url, name) as policy:
+            played = self._runner.play(request.key, policy, request.prefix)
         return self._ledger.close(name, played.episode)
-
-
-class _Conversation:
-    """The agent loop's policy."""
-
-    def __init__(self, ledger: Ledger, name: str):
-        self._ledger, self._name = ledger, name
-
-    def reply(self, new_messages: Sequence[Message]) -> Reply:
-        return self._ledger.reply(self._name, new_messages)
 
 
 def continuation(key: EpisodeKey, trajectory: Trajectory) -> RolloutRequest:

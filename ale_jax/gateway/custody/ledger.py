@@ -1,8 +1,8 @@
 """The token ledger: the episodes in progress and their conversations with the engine, joined into
 trajectories.
 
-Agents exchange text, through the gateway or by `Ledger.reply`. The ids that the policy wrote never
-leave this process, and are never recomputed from text.
+Agents exchange text, through the gateway. The ids that the policy wrote never leave this process,
+and are never recomputed from text.
 """
 
 from __future__ import annotations
@@ -10,22 +10,19 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
-from ale_jax.agent.api import Message, Reply
 from ale_jax.config.engine import Sampling
-from ale_jax.engine.request import EngineStopped, InferenceEngine, Sampled
+from ale_jax.engine.request import InferenceEngine
 from ale_jax.gateway.custody.engine_policy import ChatRender, EnginePolicy, language_of
 from ale_jax.gateway.custody.sampling_masks import MaskTable
 from ale_jax.gateway.custody.token_tree import BranchChoice, TokenTree
 from ale_jax.gateway.custody.trajectories import given_turn, trajectory_of
-from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode, Pending
+from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
 from ale_jax.gateway.episodes import Episodes
-from ale_jax.gateway.messages import ChatMessage
-from ale_jax.gateway.requests import CONTEXT_FULL, ApiError, ChatRequest
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.records import Episode, EpisodeKey, Status, Trajectory, Turn
 
@@ -72,12 +69,10 @@ class AgentClock:
 
 @dataclasses.dataclass
 class _Conversation:
-    """told: all messages so far, of an agent that only sends the new ones. masks: that its replies
-    were held to."""
+    """masks: that its replies were held to."""
 
     episode: GatewayEpisode
     agent: AgentClock
-    told: list[ChatMessage]
     masks: MaskTable
 
 
@@ -160,33 +155,8 @@ class Ledger:
         )
         with self._lock:
             assert name not in self._open, "a conversation's name is used once"
-            self._open[name] = _Conversation(episode, agent, [], masks)
+            self._open[name] = _Conversation(episode, agent, masks)
         self.episodes.open(episode, name)
-
-    def reply(self, name: str, new_messages: Sequence[Message]) -> Reply:
-        """The policy's next reply, after `new_messages`, for an agent in this process. Waits for
-        the engine.
-
-        Raises KeyError for a conversation that is not open, EngineStopped if the engine ends.
-        """
-        with self._lock:
-            conversation = self._open[name]
-        episode, told = conversation.episode, conversation.told
-        told += [ChatMessage(each.role, each.content) for each in new_messages]
-        try:
-            (pending,) = episode.ask(ChatRequest("", tuple(told)))
-            sampled = _sampled(episode, pending)
-        except ApiError as error:
-            if error.code == CONTEXT_FULL:
-                return Reply("", "context_full")
-            raise EngineStopped(error.message) from error
-        text = self._tokenizer.decode(sampled.ids)
-        if len(sampled.ids):
-            told.append(ChatMessage("assistant", text))
-            episode.record(pending, told[-1], sampled)
-        else:
-            episode.drop(pending)
-        return Reply(text, sampled.stop)
 
     def activity(self, name: str) -> Activity:
         """What the agent's side of an open conversation does at present."""
@@ -244,14 +214,6 @@ class Ledger:
             tokens, start = self._engine.stats.sampled_tokens, conversation.episode.tree
             what = "asked" if waits else "answered"
             self._observer(name, what, start.start_version, tokens)
-
-
-def _sampled(episode: GatewayEpisode, pending: Pending) -> Sampled:
-    try:
-        return episode.sampled(pending)
-    except ApiError:
-        episode.drop(pending)
-        raise
 
 
 def _doubt(tree: TokenTree, was_killed: bool) -> str:

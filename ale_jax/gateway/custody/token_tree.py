@@ -26,12 +26,14 @@ BranchChoice = Literal["all", "longest", "leaf"]
 
 
 class SampledTokens(Protocol):
-    """What the engine wrote for a call. All have one entry for each id."""
+    """What the engine sampled for a call, as in `ale_jax.engine.request.Sampled`."""
 
     ids: np.ndarray
     logp_mu: np.ndarray
     logp_old: np.ndarray
     version: np.ndarray
+    expert_TLK: np.ndarray | None
+    mask_id: np.ndarray | None
 
 
 @dataclasses.dataclass(frozen=True)

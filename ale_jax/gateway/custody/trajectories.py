@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 
-from ale_jax.gateway.custody.token_tree import Branch, Call, GivenTurn, SampledTokens
+from ale_jax.gateway.custody.token_tree import Branch, Call, GivenTurn
 from ale_jax.records import Episode, SideBranch, Trajectory, Turn
 
 Decode = Callable[[np.ndarray], str]
-
-
-class SampledTurn(SampledTokens, Protocol):
-    """expert_TLK, mask_id: as in `ale_jax.engine.request.Sampled`."""
-
-    expert_TLK: np.ndarray | None
-    mask_id: np.ndarray | None
 
 
 @dataclasses.dataclass(frozen=True)

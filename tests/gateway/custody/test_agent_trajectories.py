@@ -9,13 +9,13 @@ import pytest
 from ale_jax.agent.api import Message, Reply
 from ale_jax.config.engine import Sampling
 from ale_jax.engine.engine import Engine
-from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import CONTEXT_FULL, ApiError, ChatRequest, SampleOptions
 from ale_jax.model.params import init_params
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Episode, EpisodeKey, Status, Task
 from tests.engine.shapes import engine_shape
+from tests.gateway.custody.talking import TalkingLedger
 from tests.model.shapes import MOE
 
 KEY = EpisodeKey("train", 3, 1, Task("trail", 7, "train"))
@@ -43,12 +43,12 @@ def engine(tokenizer):
 
 @pytest.fixture
 def ledger(engine, tokenizer):
-    return Ledger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    return TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9)
 
 
 @pytest.mark.parametrize(("branches", "replies"), [("all", 5), ("longest", 2), ("leaf", 1)])
 def test_a_trajectory_has_the_conversations_that_are_wanted(engine, tokenizer, branches, replies):
-    ledger = Ledger(engine, tokenizer, 0, 9, branches=branches)
+    ledger = TalkingLedger(engine, tokenizer, 0, 9, branches=branches)
     ledger.open("a", KEY, Sampling())
     (first,) = ask(ledger, "a", *TASK)
     ask(ledger, "a", *TASK, first, SEEN)

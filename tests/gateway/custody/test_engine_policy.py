@@ -16,7 +16,7 @@ from ale_jax.config.engine import Sampling
 from ale_jax.engine.engine import Engine
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.custody.engine_policy import ChatRender, EnginePolicy, language_of
-from ale_jax.gateway.custody.ledger import Ledger, conversation_key
+from ale_jax.gateway.custody.ledger import conversation_key
 from ale_jax.gateway.custody.token_tree import TokenTree
 from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
 from ale_jax.gateway.episodes import Episodes
@@ -27,6 +27,7 @@ from ale_jax.model.params import init_params
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Episode, EpisodeKey, Status, Task
 from tests.engine.shapes import engine_shape
+from tests.gateway.custody.talking import TalkingLedger
 from tests.model.shapes import MOE
 
 KEY = EpisodeKey("train", 3, 1, Task("trail", 7, "train"))
@@ -91,7 +92,7 @@ def test_arguments_that_no_prompt_can_hold_as_json_are_text(tokenizer, arguments
 
 
 def test_an_agent_behind_the_gateway_gets_the_tokens_of_our_own_loop(episode, engine, tokenizer):
-    ledger = Ledger(engine, tokenizer, 0, REPLY_TOKENS)
+    ledger = TalkingLedger(engine, tokenizer, 0, REPLY_TOKENS)
     ledger.open("own", KEY, Sampling())
     told, new = list(FIRST), FIRST
     for seen in SEEN:

@@ -11,11 +11,12 @@ from ale_jax.config.engine import Sampling
 from ale_jax.data.packing import text_turn
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.request import EngineStopped
-from ale_jax.gateway.custody.ledger import Activity, AgentClock, Ledger, conversation_key
+from ale_jax.gateway.custody.ledger import Activity, AgentClock, conversation_key
 from ale_jax.model.params import init_params
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Episode, EpisodeKey, Status, Task
 from tests.engine.shapes import engine_shape
+from tests.gateway.custody.talking import TalkingLedger
 from tests.model.shapes import MOE
 
 KEY = EpisodeKey("train", 3, 1, Task("trail", 7, "train"))
@@ -55,7 +56,7 @@ def _play(ledger, name):
 
 
 def test_a_trajectory_holds_what_was_read_and_written(engine, tokenizer):
-    ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    ledger = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9)
     replies, trajectory = _play(ledger, "a")
     first, second = trajectory.turns
     assert [t.action_text for t in trajectory.turns] == [r.text for r in replies]
@@ -77,7 +78,7 @@ def test_a_reply_that_ends_otherwise_than_its_turn_is_closed_by_the_context(toke
     sizes = engine_shape(max_sequences=2, max_sequence_length=160, prefill_tokens=(16, 64))
     params = init_params(jax.random.key(0), shape)
     engine = Engine(shape, sizes, tuple(range(shape.vocab_size)), params)
-    _, trajectory = _play(Ledger(engine, tokenizer, seed=0, max_reply_tokens=9), "a")
+    _, trajectory = _play(TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9), "a")
     engine.close()
     first, second = trajectory.turns
     assert len(first.action_ids) == 1 and first.action_ids[0] != tokenizer.stop_ids[0]
@@ -85,12 +86,12 @@ def test_a_reply_that_ends_otherwise_than_its_turn_is_closed_by_the_context(toke
 
 
 def test_the_same_position_draws_the_same_tokens(engine, tokenizer):
-    ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    ledger = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9)
     _, once = _play(ledger, "b")
     _, again = _play(ledger, "c")
     for a, b in zip(once.turns, again.turns, strict=True):
         np.testing.assert_array_equal(a.action_ids, b.action_ids)
-    _, other_run = _play(Ledger(engine, tokenizer, seed=1, max_reply_tokens=9), "d")
+    _, other_run = _play(TalkingLedger(engine, tokenizer, seed=1, max_reply_tokens=9), "d")
     assert once.turns[0].action_ids.tolist() != other_run.turns[0].action_ids.tolist()
 
 
@@ -105,13 +106,8 @@ def test_keys_differ_by_every_part_of_the_position():
     assert len(keys) == 8
 
 
-def test_a_conversation_that_is_not_open_is_refused(engine, tokenizer):
-    with pytest.raises(KeyError):
-        Ledger(engine, tokenizer, 0, 9).reply("nobody", FIRST)
-
-
 def test_without_an_episode_nothing_is_kept_and_the_slot_is_free(engine, tokenizer):
-    ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    ledger = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9)
     for name in ("e", "f", "g"):  # more conversations than keys: they must be freed
         ledger.open(name, KEY, Sampling())
         ledger.reply(name, FIRST)
@@ -119,7 +115,7 @@ def test_without_an_episode_nothing_is_kept_and_the_slot_is_free(engine, tokeniz
 
 
 def test_a_conversation_goes_on_after_text_turns_with_their_very_ids(engine, tokenizer):
-    ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    ledger = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9)
     _, expert = _play(ledger, "h")
     (prefix_turn,) = prefix_turns = (_given(expert.turns[0]),)
     asked, reply = [], engine.reply
@@ -143,7 +139,7 @@ def test_a_conversation_goes_on_after_text_turns_with_their_very_ids(engine, tok
 
 
 def test_members_of_a_group_share_the_pages_of_what_is_given(engine, tokenizer):
-    ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    ledger = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9)
     _, expert = _play(ledger, "j")
     prefix_turns = (_given(expert.turns[0]),)
     shared = []
@@ -160,7 +156,7 @@ def test_members_of_a_group_share_the_pages_of_what_is_given(engine, tokenizer):
 
 
 def test_a_policy_that_never_wrote_leaves_no_turns(engine, tokenizer):
-    ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    ledger = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9)
     prefix_turns = (text_turn([1, 2], [3], "", ""),)
     ledger.open("m", KEY, Sampling(), prefix_turns)
     trajectory = ledger.close("m", _episode())
@@ -187,7 +183,7 @@ def test_the_agents_turns_are_timed_and_the_policys_are_not():
 
 
 def test_a_stopped_conversation_fails_its_replies_and_stays_open(engine, tokenizer):
-    ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    ledger = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9)
     ledger.open("a", KEY, Sampling())
     assert not ledger.activity("a").asked
     ledger.reply("a", FIRST)
@@ -199,7 +195,7 @@ def test_a_stopped_conversation_fails_its_replies_and_stays_open(engine, tokeniz
 
 
 def test_a_conversation_starts_with_the_version_of_its_first_token(engine, tokenizer):
-    ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=4)
+    ledger = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=4)
     ledger.open("a", KEY, Sampling(), (text_turn([1], [2], "", "given"),))
     assert ledger.start_version("a") is None, "the prefix turns were not sampled here"
     ledger.reply("a", [*FIRST, Message("assistant", "given"), *OBSERVATION])
@@ -208,16 +204,16 @@ def test_a_conversation_starts_with_the_version_of_its_first_token(engine, token
 
 
 def test_an_episode_after_a_rejected_one_samples_something_else(engine, tokenizer):
-    ledger, said = Ledger(engine, tokenizer, seed=0, max_reply_tokens=9), []
-    for redraw in (0, 1, 1):
-        ledger.open("a", KEY, Sampling(), redraw=redraw)
-        said.append(ledger.reply("a", FIRST).text)
-        ledger.close("a", None)
+    ledger, said = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9), []
+    for name, redraw in zip("abc", (0, 1, 1)):
+        ledger.open(name, KEY, Sampling(), redraw=redraw)
+        said.append(ledger.reply(name, FIRST).text)
+        ledger.close(name, None)
     assert said[0] != said[1] == said[2]
 
 
 def test_an_episodes_agents_get_so_many_replies_and_no_more(engine, tokenizer):
-    ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=4, max_turns=2)
+    ledger = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=4, max_turns=2)
     ledger.open("a", KEY, Sampling())
     for new in (FIRST, OBSERVATION):
         ledger.reply("a", new)

@@ -13,13 +13,13 @@ from ale_jax.config.engine import Sampling
 from ale_jax.config.learn import Shape
 from ale_jax.data.packing import Sample, pack
 from ale_jax.engine.engine import Engine
-from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.learn.step import forward
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import hidden_states
 from ale_jax.records import Episode, EpisodeKey, Status, Task
 from tests.engine.playing import LONGEST, STOP, play, prompt
 from tests.engine.shapes import engine_shape
+from tests.gateway.custody.talking import TalkingLedger
 from tests.model.shapes import MIXED
 
 POLICY = dataclasses.replace(MIXED, num_layers=3)  # the first layer is dense, two are not
@@ -89,7 +89,7 @@ class _Letters:
 
 def test_training_takes_the_recorded_experts(engine):
     """Under other weights, whose own choice would be another one."""
-    ledger = Ledger(engine, _Letters(), seed=0, max_reply_tokens=9)
+    ledger = TalkingLedger(engine, _Letters(), seed=0, max_reply_tokens=9)
     key = EpisodeKey("train", 0, 0, Task("trail", 1, "train"))
     ledger.open("a", key, Sampling())
     for _ in range(2):

@@ -14,7 +14,6 @@ from ale_jax.config.engine import Sampling
 from ale_jax.data.packing import text_turn
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.request import EngineStopped
-from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import ChatRequest
 from ale_jax.model.params import init_params
@@ -24,6 +23,7 @@ from ale_jax.system.hosts import conversations as remote_conversations
 from ale_jax.system.hosts.connection import Connection
 from ale_jax.system.hosts.conversations import ConversationService, RemoteLedger
 from tests.engine.shapes import engine_shape
+from tests.gateway.custody.talking import TalkingLedger
 from tests.model.shapes import MOE
 
 KEY = EpisodeKey("train", 3, 1, Task("trail", 7, "train"))
@@ -45,7 +45,7 @@ def ledger():
     shape = dataclasses.replace(MOE, vocab_size=tokenizer.vocab_size)
     sizes = engine_shape(max_sequences=2, max_sequence_length=160, prefill_tokens=(16, 64))
     engine = Engine(shape, sizes, tokenizer.stop_ids, init_params(jax.random.key(0), shape))
-    yield Ledger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    yield TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9)
     engine.close()
 
 
