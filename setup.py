@@ -60,6 +60,7 @@ setup(
     install_requires=REQUIRES,
     entry_points={
         "console_scripts": [
+            "ale-jax = ale_jax.launch:script",
             "ale-agent = ale_jax.agent.assistant.main:main",
             "ale-sandbox = ale_jax.sandbox.cli.main:main",
         ]

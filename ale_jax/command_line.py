@@ -6,9 +6,11 @@ The ConfigDict ends here; everything else gets the values of a checked `RunConfi
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 import runpy
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +20,146 @@ from ml_collections import ConfigDict, config_flags
 from ale_jax.system.fields import flat, meant_fields, unknown_field, wrong_value
 
 OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]*)")
+WIDTH = 100
 CONFIG_FLAG = re.compile(r"--?config=")
 WRONG_VALUE = re.compile(r"flag --config\.([\w.]+)=(.*?): ")  # how absl's message begins
-ALGORITHMS = Path("configs/algorithms.py")
+CONFIGS = Path(__file__).parent / "configs"  # ours; a user's are files of theirs
+ALGORITHMS = CONFIGS / "algorithms.py"
 
 
-def read_flags(argv: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:
-    """The flags, and the arguments that override fields of the config.
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """A flag of the command line. value: what stands for its value in a help text."""
+
+    define: Callable[..., Any]
+    default: Any
+    value: str
+    meaning: str
+
+    def typed(self, name: str) -> str:
+        return f"--{name}={self.value}" if self.value else f"--{name}"
+
+
+FLAGS = {
+    "config": Flag(
+        flags.DEFINE_string,
+        "",
+        "NAME",
+        "one of the configs below, or a file; :ALGORITHM after it chooses another algorithm",
+    ),
+    "workdir": Flag(flags.DEFINE_string, "", "DIR", "the folder of the run"),
+    "resume": Flag(
+        flags.DEFINE_bool,
+        False,
+        "",
+        "continue the run in DIR although its config was changed, in fields such as rl.steps or "
+        "eval.every that do not affect a step (with the same config it continues without this "
+        "flag)",
+    ),
+    "overwrite": Flag(flags.DEFINE_bool, False, "", "move the run in DIR aside and start over"),
+    "spawn": Flag(flags.DEFINE_integer, 1, "N", "use N processes of this machine instead of one"),
+    "coordinator": Flag(
+        flags.DEFINE_string,
+        "",
+        "HOST:PORT",
+        "with --processes: where process 0 is; not needed where a cluster says it (GKE's TPUs, "
+        "Slurm)",
+    ),
+    "processes": Flag(
+        flags.DEFINE_integer,
+        1,
+        "N",
+        "the number of processes, all started with the same line but for --process",
+    ),
+    "process": Flag(flags.DEFINE_integer, 0, "K", "which of them this one is, from 0"),
+    "ray-address": Flag(
+        flags.DEFINE_string,
+        "",
+        "HOST:PORT",
+        "play the episodes on the nodes of a Ray cluster that runs, and that this machine is "
+        "part of (auto: the one that it is part of), instead of on this machine",
+    ),
+    "out": Flag(flags.DEFINE_string, "", "FOLDER", "a new folder for the weights"),
+    "adapter": Flag(flags.DEFINE_bool, False, "", "write only the adapters, in PEFT's format"),
+    "host": Flag(flags.DEFINE_string, "127.0.0.1", "ADDRESS", "where clients are answered"),
+    "port": Flag(flags.DEFINE_integer, 8000, "PORT", "at which port; 0 for a free one"),
+    "debug": Flag(flags.DEFINE_bool, False, "", "show the traceback of an error"),
+    "help": Flag(flags.DEFINE_bool, False, "", "print this text"),
+}
+EVERYWHERE = ("debug", "help")
+SEVERAL = ("spawn", "coordinator", "processes", "process")
+TRAIN = "train"
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A subcommand. takes: names of its flags besides those that all have."""
+
+    meaning: str
+    takes: tuple[str, ...]
+
+
+_TRAINS = ("config", "workdir", "resume", "overwrite", "ray-address", *SEVERAL)
+COMMANDS = {
+    TRAIN: Command(
+        "train, evaluate and report the run in --workdir (without a subcommand, too)",
+        _TRAINS,
+    ),
+    "plan": Command(
+        "print how much memory the run needs on each device, and whether it fits; needs no "
+        "devices, and reads nothing but the config of a line that trains",
+        _TRAINS,
+    ),
+    "doctor": Command(
+        "check whether this machine can run the config (with --workdir: there) or, started with "
+        "the same line on all hosts, whether all of them can together",
+        ("config", "workdir", *SEVERAL),
+    ),
+    "export": Command(
+        "write the newest weights of the run in --workdir, with tokenizer and chat template, to "
+        "a new folder that transformers can load; adapters are merged",
+        ("config", "workdir", "out", "adapter"),
+    ),
+    "serve": Command(
+        "let clients of OpenAI's and Anthropic's APIs talk to the newest policy of the run in "
+        "--workdir, or to --config.weights, until Ctrl-C",
+        ("config", "workdir", "host", "port"),
+    ),
+}
+
+
+def read_flags(argv: Sequence[str]) -> tuple[str, flags.FlagValues, list[str]]:
+    """Reads a line: its subcommand, its flags, and the overrides of config fields.
 
     Raises:
-      flags.Error, ValueError: an argument is not understood.
+      flags.Error, ValueError: an argument is not understood, or not taken by the subcommand.
     """
     program, *arguments = argv
+    command = arguments.pop(0) if arguments and arguments[0] in COMMANDS else TRAIN
     overrides = [a for a in arguments if OVERRIDE.match(a)]
     try:
         options = _parse_options([program, *(a for a in arguments if a not in overrides)])
     except flags.UnrecognizedFlagError as error:
         raise _unknown_flag(error, arguments) from None
-    return options, overrides
+    takes = (*COMMANDS[command].takes, *EVERYWHERE)
+    for name in FLAGS:
+        if options[name].present and name not in takes:
+            names = ", ".join(f"--{name}" for name in takes)
+            raise ValueError(f"{command} does not take --{name}: it takes {names}")
+    return command, options, overrides
+
+
+def help_text(command: str) -> Iterator[str]:
+    """Yields the lines that say what a subcommand does, and which flags it takes."""
+    yield from textwrap.wrap(f"{command}: {COMMANDS[command].meaning}", WIDTH)
+    yield ""
+    for name in (*COMMANDS[command].takes, *EVERYWHERE):
+        yield from _row(FLAGS[name].typed(name), FLAGS[name].meaning)
+
+
+def _row(name: str, meaning: str) -> Iterator[str]:
+    indented = {"initial_indent": f"  {name:26} ", "subsequent_indent": " " * 29}
+    yield from textwrap.wrap(meaning, WIDTH, **indented)
 
 
 def read_config(given: str, overrides: Sequence[str]) -> dict[str, Any]:
@@ -62,7 +186,11 @@ def read_config(given: str, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def described_choices() -> Iterator[str]:
-    """Lines for a person: the configs and algorithms that there are."""
+    """Yields lines for a person: the subcommands, configs and algorithms that there are."""
+    yield "Subcommands; `SUBCOMMAND --help` lists the flags of one:"
+    for name, command in COMMANDS.items():
+        yield from _row(name, command.meaning)
+    yield ""
     yield "Configs:"
     yield from _described_configs()
     yield ""
@@ -72,28 +200,14 @@ def described_choices() -> Iterator[str]:
 def _parse_options(argv: Sequence[str]) -> flags.FlagValues:
     # Flags of this call, not absl's global ones, so that importing a module defines no flags.
     options = flags.FlagValues()
-    for name, define, default in (
-        ("config", flags.DEFINE_string, ""),
-        ("mode", flags.DEFINE_string, "train"),
-        ("workdir", flags.DEFINE_string, ""),
-        ("out", flags.DEFINE_string, ""),
-        ("host", flags.DEFINE_string, "127.0.0.1"),
-        ("port", flags.DEFINE_integer, 8000),
-        ("spawn", flags.DEFINE_integer, 1),
-        ("coordinator", flags.DEFINE_string, ""),
-        ("processes", flags.DEFINE_integer, 1),
-        ("process", flags.DEFINE_integer, 0),
-        ("ray-address", flags.DEFINE_string, ""),
-        ("adapter", flags.DEFINE_bool, False),
-        ("resume", flags.DEFINE_bool, False),
-        ("overwrite", flags.DEFINE_bool, False),
-        ("debug", flags.DEFINE_bool, False),
-        ("help", flags.DEFINE_bool, False),
-    ):
-        define(name, default, "see --help", flag_values=options)
+    for name, flag in FLAGS.items():
+        flag.define(name, flag.default, flag.meaning, flag_values=options)
     _, *stray = options(argv)
     if stray:
-        raise ValueError(f"argument {stray[0]!r} is not understood: write --name=value")
+        raise ValueError(
+            f"argument {stray[0]!r} is not understood: write --name=value, or one of "
+            f"{', '.join(COMMANDS)} before all else"
+        )
     return options
 
 
@@ -101,8 +215,8 @@ def _unknown_flag(error: flags.UnrecognizedFlagError, arguments: Sequence[str]) 
     """`error`, or an error that names the config fields that the flag may have meant."""
     given = next((a.partition("=")[2] for a in arguments if CONFIG_FLAG.match(a)), "")
     # All configs have the same fields, so any config will do if none was named.
-    file = given.partition(":")[0] or next(map(str, _config_files()), "")
-    known = flat(_load(Path(file)).to_dict()) if Path(file).is_file() else ()
+    file = _found(given.partition(":")[0]) or CONFIGS / "smoke.py"
+    known = flat(_load(file).to_dict())
     if not (meant := meant_fields(error.flagname, known)):
         return error
     _, equals, value = error.flagvalue.partition("=")  # of the whole argument
@@ -110,30 +224,36 @@ def _unknown_flag(error: flags.UnrecognizedFlagError, arguments: Sequence[str]) 
     return ValueError(f"--{error.flagname} is unknown: did you mean {choices}?")
 
 
-def _config_files() -> list[Path]:
-    files = [*sorted(Path("configs").glob("*.py")), *sorted(Path("configs").glob("*/*.py"))]
-    return [file for file in files if "def get_config" in file.read_text()]
+def _config_files() -> dict[str, Path]:
+    """Our configs by name, such as experiments/shell."""
+    files = [*sorted(CONFIGS.glob("*.py")), *sorted(CONFIGS.glob("*/*.py"))]
+    names = {str(file.relative_to(CONFIGS).with_suffix("")): file for file in files}
+    return {name: file for name, file in names.items() if "def get_config" in file.read_text()}
 
 
 def _described_configs() -> Iterator[str]:
-    for file in _config_files():
+    for name, file in _config_files().items():
         docstring = ast.get_docstring(ast.parse(file.read_text())) or ""
-        yield f"  {file!s:36} {docstring.partition(chr(10))[0]}"
+        yield f"  {name:36} {docstring.partition(chr(10))[0]}"
 
 
 def _described_algorithms() -> Iterator[str]:
-    if ALGORITHMS.is_file():
-        yield "Algorithms:"
-        for name, preset in runpy.run_path(str(ALGORITHMS))["PRESETS"].items():
-            yield f"  {name:36} {' '.join(preset.__doc__.split())}"
+    yield "Algorithms:"
+    for name, preset in runpy.run_path(str(ALGORITHMS))["PRESETS"].items():
+        yield f"  {name:36} {' '.join(preset.__doc__.split())}"
+
+
+def _found(given: str) -> Path | None:
+    """The file that a config is: that path, or one of ours by its name; None if there is none."""
+    if Path(given).is_file():
+        return Path(given)
+    return _config_files().get(given.removeprefix("configs/").removesuffix(".py"))
 
 
 def _config_path(given: str) -> Path:
-    path = Path(given)
-    if not given or not path.is_file():
-        choices = ", ".join(map(str, _config_files())) or "a Python file with get_config()"
-        what = f"there is no config file {given}" if given else "--config is missing"
-        raise ValueError(f"{what}: choose one of {choices}")
+    if not (path := _found(given)):
+        what = f"there is no config {given}" if given else "--config is missing"
+        raise ValueError(f"{what}: choose one of {', '.join(_config_files())}, or a file")
     return path
 
 

@@ -1,27 +1,8 @@
-"""Runs an experiment: python -m ale_jax.launch --config=configs/NAME.py --workdir=DIR
+"""Runs an experiment: ale-jax --config=NAME --workdir=DIR, or python -m ale_jax.launch ...
 
-  --mode=plan   print how much memory the run needs on each device, and whether it fits; needs
-                neither --workdir nor the devices
-  --mode=doctor check whether this machine can run the config (with --workdir: there) or, started
-                with the same line on all hosts, whether all of them can together
-  --mode=export --out=FOLDER   write the newest weights of the run in DIR, with tokenizer and chat
-                template, to a new folder that transformers can load; adapters are merged
-  --mode=serve  let clients of OpenAI's and Anthropic's APIs talk to the newest policy of the run in
-                DIR, or to --config.weights, at --host=127.0.0.1 --port=8000, until Ctrl-C
-  --adapter     with --mode=export: write only the adapters, in PEFT's format
-  --config=configs/NAME.py:ALGORITHM   use another algorithm of configs/algorithms.py
+  --config=NAME:ALGORITHM        use another algorithm of configs/algorithms.py
   --config.SECTION.FIELD=VALUE   set one field, e.g. --config.rl.alpha=0.5
-  --resume      continue the run in DIR although its config was changed, in fields such as rl.steps
-                or eval.every that do not affect a step (with the same config a run continues
-                without this flag)
-  --overwrite   move the run in DIR aside and start over
-  --spawn=N     train on N processes of this machine instead of one
-  --coordinator=HOST:PORT --processes=N --process=K   train as process K of N; all are started with
-                the same line but for K. Not needed where a cluster says it (GKE's TPUs, Slurm)
-  --ray-address=HOST:PORT   play the episodes on the nodes of a Ray cluster that runs, and that this
-                machine is part of (auto: the one that it is part of), instead of on this machine
-  --debug       show the traceback of an error
-  --help        print this text and the available configs and algorithms
+  --resume, --overwrite, ...     ale-jax train --help
 
 python -m ale_jax.configs.document lists every field with its default and meaning.
 
@@ -48,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from ale_jax.command_line import described_choices, read_config, read_flags
+from ale_jax.command_line import described_choices, help_text, read_config, read_flags
 from ale_jax.errors import EXIT_FAILED, RunFailed
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.system.lasting_output import keep_writable
@@ -72,7 +53,6 @@ TRACEBACK_FILE = "traceback.txt"
 # of the engine to a GPU gives up the interpreter's lock dozens of times, and has to wait as often
 # for the thread that takes it (docs/decisions.md).
 THREAD_SWITCH_SECONDS = 1e-4
-MODES = ("train", "plan", "doctor", "export", "serve")
 
 
 def main(argv: Sequence[str], run: Run | None = None) -> int:
@@ -88,9 +68,13 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     debug = "--debug" in argv  # as far as is known before the flags are read
     try:
-        options, overrides = read_flags(argv)
+        command, options, overrides = read_flags(argv)
         debug = options.debug
-        return _launch(argv, options, overrides, run)
+        if options.help:
+            shown = help_text(command) if command in argv else [__doc__, *described_choices()]
+            print("\n".join(shown))
+            return 0
+        return _launch(argv, command, options, overrides, run)
     except KeyboardInterrupt:
         print("interrupted: the same command continues from the last checkpoint", file=sys.stderr)
         return INTERRUPTED
@@ -102,27 +86,26 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
 
 
 def _launch(
-    argv: Sequence[str], options: flags.FlagValues, overrides: Sequence[str], run: Run | None
+    argv: Sequence[str],
+    command: str,
+    options: flags.FlagValues,
+    overrides: Sequence[str],
+    run: Run | None,
 ) -> int:
-    if options.help:
-        print("\n".join([__doc__, *described_choices()]))
-        return 0
     values = read_config(options.config, overrides)
-    if options.mode == "plan":
+    if command == "plan":
         return _plan(values)
-    if options.mode not in MODES:
-        raise ValueError(f"--mode={options.mode} is unknown: choose {', '.join(MODES)}")
     act = functools.partial(_train, run=run)
-    if options.mode == "doctor":
+    if command == "doctor":
         from ale_jax.system.doctor.software import software_report
 
         # Before jax is imported, which wrong versions may prevent.
         act = functools.partial(_doctor, report=software_report(options.process))
     elif options.workdir:
         require_free(Path(options.workdir).resolve())
-    elif options.mode != "serve" or not values["weights"]:
+    elif command != "serve" or not values["weights"]:
         raise ValueError("--workdir is missing: give a folder for the run, e.g. runs/first")
-    if act_alone := {"export": _export, "serve": _serve}.get(options.mode):
+    if act_alone := {"export": _export, "serve": _serve}.get(command):
         return act_alone(values, options)
 
     from ale_jax.system.hosts.start import HostOptions, spawned
@@ -296,6 +279,11 @@ def _leave_others(code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def script() -> int:
+    """The console script `ale-jax`."""
+    return main_program(sys.argv)
 
 
 if __name__ == "__main__":

@@ -29,13 +29,16 @@ def interruptible() -> Iterator[None]:
 def launch(config: str, workdir: Path, changes: Mapping[str, object], *words: str) -> None:
     """Runs `ale_jax.launch` to its end. Interrupted, it waits until the run has saved its state.
 
-    changes: by the dotted name of the config's field. words: further flags.
+    changes: by the dotted name of the config's field. words: a subcommand, and further flags.
 
     Raises:
       subprocess.CalledProcessError: the run did not finish.
     """
-    line = [sys.executable, "-m", "ale_jax.launch", f"--config={config}", f"--workdir={workdir}"]
-    line += [*words, *(f"--config.{name}={value}" for name, value in changes.items())]
+    line = [sys.executable, "-m", "ale_jax.launch", *words, f"--config={config}"]
+    line += [
+        f"--workdir={workdir}",
+        *(f"--config.{name}={value}" for name, value in changes.items()),
+    ]
     print(" ".join(line[1:]), flush=True)
     with interruptible():
         process = subprocess.Popen(line)

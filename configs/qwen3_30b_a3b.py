@@ -4,7 +4,7 @@ python -m ale_jax.launch --config=configs/qwen3_30b_a3b.py --config.weights=DIR 
 DIR: Qwen3-30B-A3B in Hugging Face's layout. Later releases have another rotary base and more
 positions: set --config.model.rope_theta and max_positions to the values in their config.json, or
 the run will refuse to start.
-Hardware: one host with 8 GPUs of 141 GB. Memory by --mode=plan: 131.9 GiB of each device.
+Hardware: one host with 8 GPUs of 141 GB. Memory by `plan`: 131.9 GiB of each device.
 """
 
 from ml_collections import ConfigDict

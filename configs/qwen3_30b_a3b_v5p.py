@@ -3,7 +3,7 @@ python -m ale_jax.launch --config=configs/qwen3_30b_a3b_v5p.py --config.weights=
 
 Like configs/qwen3_30b_a3b.py, with the experts sharded over the four chips of a host, each of which
 samples by itself.
-Hardware: Cloud TPU v5p-64. Memory by --mode=plan: 74.3 GiB of each device.
+Hardware: Cloud TPU v5p-64. Memory by `plan`: 74.3 GiB of each device.
 """
 
 from ml_collections import ConfigDict

@@ -5,7 +5,7 @@ FILE: SmolLM2-135M-Instruct, as a .gguf file or a transformers folder. Reinforce
 after a short warm start that teaches the format of tool calls. The run was made once, with 4-bit
 weights (Q4_1) on an H100 (docs/benchmarks.md). A time limit cut it off after step 50 of 60, so the
 figure is that of step 40.
-Hardware: one GPU of 80 GB. Memory by --mode=plan: 9.4 GiB of each device.
+Hardware: one GPU of 80 GB. Memory by `plan`: 9.4 GiB of each device.
 """
 
 from ml_collections import ConfigDict

@@ -45,7 +45,7 @@ def test_a_config_fits_the_chips_that_it_names_and_says_how_much_it_takes(name):
     module = importlib.import_module(f"ale_jax.configs.{name}")
     plan = make_plan(build_config(module.get_config().to_dict()))
     plan.require_fit()
-    assert f"--mode=plan: {plan.total / GIB:.1f} GiB of each device." in module.__doc__
+    assert f"`plan`: {plan.total / GIB:.1f} GiB of each device." in module.__doc__
 
 
 ON_TWO_CORES = """

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from ale_jax.command_line import COMMANDS
 from ale_jax.configs.algorithms import PRESETS
 from ale_jax.errors import RolloutsFailed
 from ale_jax.launch import main
@@ -44,7 +45,9 @@ def launch(tmp_path, monkeypatch, pytestconfig, capsys):
     monkeypatch.chdir(pytestconfig.rootpath)
 
     def call(run, *arguments):
-        code = main(["launch", f"--workdir={tmp_path / 'run'}", *arguments], run)
+        command = [word for word in arguments[:1] if word in COMMANDS]
+        rest = arguments[len(command) :]
+        code = main(["launch", *command, f"--workdir={tmp_path / 'run'}", *rest], run)
         return code, *capsys.readouterr()
 
     return call
@@ -84,8 +87,8 @@ def test_a_config_is_run_with_its_overrides(launch):
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        ([], "--config is missing: choose one of configs/quickstart.py"),
-        (["--config=configs/nope.py"], "there is no config file configs/nope.py: choose one of"),
+        ([], "--config is missing: choose one of quickstart"),
+        (["--config=configs/nope.py"], "there is no config configs/nope.py: choose one of"),
         (
             [f"{SMOKE}:pg"],
             "ValueError: algorithm 'pg' is unknown: choose one of ipa, ipa_balanced, topr",
@@ -128,7 +131,7 @@ FOLDERS = {
     "another program's": ([], "is not empty and holds no run: choose a new folder"),
     "another config's": (["--config.seed=9"], "(seed 0 -> 9): choose another folder, or give --ov"),
     "damaged": ([], "config.json"),
-    "nowhere": (["--mode=export", "--out=x"], "holds no run: check --workdir"),
+    "nowhere": (["export", "--out=x"], "holds no run: check --workdir"),
 }
 
 
@@ -143,7 +146,7 @@ def test_a_folder_that_will_not_do_is_one_line_with_the_remedy(launch, tmp_path,
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "notes.txt").write_text("mine")
     runs = Runs()
-    assert answer in refused(launch(runs, SMOKE, *arguments))
+    assert answer in refused(launch(runs, *arguments, SMOKE))
     assert runs.seen == []
 
 
@@ -229,7 +232,7 @@ def test_a_server_ends_with_its_engine(launch, monkeypatch):
 
     served = contextlib.nullcontext(serve.Serving("url", "key", "step 3", fail))
     monkeypatch.setattr(serve, "serving", lambda *_: served)
-    answer = launch(None, SMOKE, "--mode=serve")
+    answer = launch(None, "serve", SMOKE)
     assert "the engine failed" in refused(answer) and "step 3 answers" in answer[1]
 
 
@@ -261,8 +264,8 @@ def test_help_says_what_may_be_typed(launch):
 def test_help_names_configs_and_algorithms(launch):
     _, out, _ = launch(Runs(), "--help")
     described = dict(line.split(maxsplit=1) for line in out.splitlines() if " " in line.strip())
-    assert described["configs/smoke.py"].startswith("Do all parts of a run work together?")
-    assert "configs/experiments/vault.py" in described and described.keys() >= PRESETS.keys()
+    assert described["smoke"].startswith("Do all parts of a run work together?")
+    assert "experiments/vault" in described and described.keys() >= PRESETS.keys()
 
 
 RUN_UNTIL_INTERRUPTED = """

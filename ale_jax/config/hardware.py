@@ -14,8 +14,9 @@ CHIPS = {"v5e": 15.5, "v5p": 94.0, "v6e": 31.0, "tpu7x": 94.5, "h100": 75.0, "h2
 
 @dataclasses.dataclass(frozen=True)
 class HardwareConfig(Settings):
-    """The hardware that the run is meant for. `--mode=plan` computes whether the run fits on it, on
-    whatever machine the command is given.
+    """The hardware that the run is meant for.
+
+    `ale-jax plan` computes whether the run fits on it, on whatever machine the command is given.
     """
 
     chip: str = setting(

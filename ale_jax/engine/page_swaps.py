@@ -53,7 +53,7 @@ class PageSwaps:
     """What one dispatch swaps before it computes: pages out of the cache, then others into it.
 
     Of each data shard there is room for `EngineShape.swapped_pages`, in each direction, so that
-    `--mode=plan` knows what the copies take. A program is compiled for each power of two.
+    `ale-jax plan` knows what the copies take. A program is compiled for each power of two.
     """
 
     def __init__(self, shape: EngineShape, shards: int):

@@ -84,7 +84,7 @@ class Runs:
         if not weights.exists():
             file, changes = f"{FOLDER}/{config}.py", self._shrunk() | {"rl.steps": 0}
             self._launch(file, workdir, seed, changes)
-            self._launch(file, workdir, seed, changes, "--mode=export", f"--out={weights}")
+            self._launch(file, workdir, seed, changes, "export", f"--out={weights}")
         return weights
 
     def _shrunk(self) -> dict[str, object]:

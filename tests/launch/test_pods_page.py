@@ -51,7 +51,7 @@ def test_the_plan_accepts_what_trains_on_ray():
     for line in ON_RAY:
         _, _, arguments = line.rpartition(" -- ")
         hardware = ["--config.hardware.chip=v6e", "--config.hardware.devices=16"]
-        assert launch.main(["", "--mode=plan", *hardware, *shlex.split(arguments)]) == 0
+        assert launch.main(["", "plan", *hardware, *shlex.split(arguments)]) == 0
 
 
 def test_each_script_is_called():
@@ -62,10 +62,10 @@ def test_each_script_is_called():
 
 
 def test_the_plan_accepts_the_line_of_a_pod_of_sixteen_chips():
-    (line,) = [line for line in LINES if "--mode=plan" in line]
+    (line,) = [line for line in LINES if " plan --" in line]
     _, _, program, *arguments = shlex.split(line)
     assert launch.main([program, *arguments]) == 0
     (train,) = [line for line in SCRIPTS if line.startswith("launch/tpu_pod.py train")]
-    hardware = {"--mode=plan", "--config.hardware.chip=v6e", "--config.hardware.devices=16"}
+    hardware = {"plan", "--config.hardware.chip=v6e", "--config.hardware.devices=16"}
     hardware.add("--config.hardware.devices_per_process=4")
     assert {*arguments} - hardware <= {*shlex.split(train)}, "another line trains"

@@ -1,4 +1,4 @@
-"""--mode=export: a run's newest weights as transformers loads them, and what it refuses."""
+"""`ale-jax export`: a run's newest weights as transformers loads them, and what it refuses."""
 
 import errno
 import importlib
@@ -67,8 +67,8 @@ def export(monkeypatch, pytestconfig, capsys):
     monkeypatch.chdir(pytestconfig.rootpath)
 
     def call(workdir, *arguments):
-        flags = ["--config=configs/smoke.py", f"--workdir={workdir}", "--mode=export", *FLAGS]
-        return main(["launch", *flags, *arguments]), *capsys.readouterr()
+        flags = ["--config=configs/smoke.py", f"--workdir={workdir}", *FLAGS]
+        return main(["launch", "export", *flags, *arguments]), *capsys.readouterr()
 
     return call
 
@@ -160,7 +160,7 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_written(run, export, 
         ([f"--out={out}", "--adapter"], "the adapters lie on random weights"),
         ([f"--out={out}", "--config.model.rope_theta=5e5"], "model.rope_theta 10000.0 -> 500000.0"),
         ([f"--out={out}", f"--workdir={tmp_path / 'none'}"], "none holds no run"),
-        ([f"--out={out}", "--mode=exprot"], "choose train, plan, doctor, export, serve"),
+        ([f"--out={out}", "--resume"], "export does not take --resume: it takes --config"),
     ):
         code, _, err = export(path, *arguments)
         assert code == 2 and answer in err and err.count("\n") == 1, err

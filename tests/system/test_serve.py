@@ -1,4 +1,4 @@
-"""--mode=serve: clients talk to the newest policy of a run, until Ctrl-C."""
+"""`ale-jax serve`: clients talk to the newest policy of a run, until Ctrl-C."""
 
 import importlib
 import os
@@ -68,8 +68,8 @@ def serve(pytestconfig):
     def call(*flags, called):
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "ale_jax.launch", "--config=configs/smoke.py"),
-                *("--mode=serve", "--port=0", *flags),
+                *(sys.executable, "-m", "ale_jax.launch", "serve"),
+                *("--config=configs/smoke.py", "--port=0", *flags),
             ],
             cwd=pytestconfig.rootpath,
             env=os.environ | {"XLA_FLAGS": QUICK_COMPILE, "JAX_PLATFORMS": "cpu"},

@@ -83,7 +83,7 @@ def check_device_memory(config: RunConfig) -> Finding:
     check_devices(config)
     plan = plan_here(config)
     has = f" of {plan.has / GIB:.1f}" if plan.has else ""
-    found = f"{plan.total / GIB:.2f}{has} GiB of each {plan.chip} at the peak, by --mode=plan"
+    found = f"{plan.total / GIB:.2f}{has} GiB of each {plan.chip} at the peak, by `plan`"
     return ok("device memory", found if plan.has else f"{found}; it is the host's, see below")
 
 

@@ -17,7 +17,7 @@ ENVIRONMENT = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": QUICK_COMPILE}
 
 def doctor(config, *options):
     """(exit code, {name of a check: its line}) of the first process."""
-    line = [sys.executable, "-m", "ale_jax.launch", "--mode=doctor", f"--config={config}"]
+    line = [sys.executable, "-m", "ale_jax.launch", "doctor", f"--config={config}"]
     done = subprocess.run(
         [*line, *options], env=ENVIRONMENT, capture_output=True, text=True, timeout=ENDS_S
     )
