@@ -83,6 +83,7 @@ def _run(
     machine: Machine, agent: ExternalAgent, access: PolicyAccess, instruction: str
 ) -> ProcessResult:
     gateway = urlsplit(access.url)
+    assert gateway.hostname and gateway.port, f"{access.url} names host and port"
     url = f"http://{LOOPBACK}:{agent.port}{gateway.path}"
     fill = _filler({"instruction": instruction, "url": url, "token": access.token})
     variables = _client_variables(url, access.token) | {

@@ -17,7 +17,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from typing import Protocol
+from typing import Any, Protocol
 
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -105,14 +105,14 @@ def head_of(model: str, pending: Sequence[Pending], asked: ChatRequest) -> ChatR
 def with_choices(
     head: ChatResult, pending: Sequence[Pending], choices: Sequence[Choice]
 ) -> ChatResult:
-    written = sum(len(each.call.sampled.ids) for each in pending)
+    written = sum(each.num_written for each in pending)
     usage = dataclasses.replace(head.usage, completion=written)
     return dataclasses.replace(head, choices=tuple(choices), usage=usage)
 
 
 async def _sampled(pending: Sequence[Pending], is_gone: Callable[[], Awaitable[bool]]) -> None:
     """Returns when the engine has done with all calls. ApiError (499) if the client has gone."""
-    waiting = [asyncio.wrap_future(each.sampled) for each in pending]
+    waiting = {asyncio.wrap_future(each.sampled) for each in pending}
     while waiting:
         done, waiting = await asyncio.wait(waiting, timeout=GONE_S)
         for each in done:
@@ -190,8 +190,9 @@ async def _told(
     written = asyncio.gather(*replies, return_exceptions=True)  # `answer` raises them
     while not (written.done() and news.empty()):
         newest = asyncio.ensure_future(news.get())
+        awaited: set[asyncio.Future[Any]] = {newest, written}
         try:
-            await asyncio.wait({newest, written}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
         finally:
             newest.cancel()  # unless it is done
         if newest.done():

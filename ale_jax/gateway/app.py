@@ -12,6 +12,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Route
 
 from ale_jax.errors import RolloutsFailed
 from ale_jax.gateway.answers import answer, streamed
@@ -152,12 +153,12 @@ def make_app(
         return {"input_tokens": counted}
 
     app.add_middleware(Guard, episodes=episodes, refuse=_show_error)
-    paths = frozenset(route.path for route in app.routes)
+    paths = frozenset(route.path for route in app.routes if isinstance(route, Route))
     app.add_middleware(Measure, metrics=metrics, paths=paths)
-    app.add_exception_handler(ApiError, _show_error)
-    app.add_exception_handler(RequestValidationError, _show_invalid)
-    app.add_exception_handler(HTTPException, _show_http)
-    app.add_exception_handler(Exception, _show_bug)
+    app.exception_handler(ApiError)(_show_error)
+    app.exception_handler(RequestValidationError)(_show_invalid)
+    app.exception_handler(HTTPException)(_show_http)
+    app.exception_handler(Exception)(_show_bug)
     return app
 
 

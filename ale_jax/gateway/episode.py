@@ -22,6 +22,7 @@ from ale_jax.gateway.requests import (
     ApiError,
     ChatRequest,
     Choice,
+    Finish,
     SampleOptions,
     TokenLogprob,
 )
@@ -151,7 +152,7 @@ class GatewayEpisode:
         named = tuple(dataclasses.replace(each, id=_new_id()) for each in said.calls)
         reply = ChatMessage("assistant", said.content, said.reasoning, named)
         self.record(pending, reply, sampled)
-        finish = "length" if sampled.stop != "stop" else "tool_calls" if named else "stop"
+        finish: Finish = "length" if sampled.stop != "stop" else "tool_calls" if named else "stop"
         return Choice(reply, finish, self._logprobs(sampled, request.options), said.stop)
 
     def cancel(self, pending: Pending) -> None:
@@ -215,8 +216,9 @@ class GatewayEpisode:
     ) -> tuple[TokenLogprob, ...] | None:
         if options.top_logprobs is None:
             return None
-        top = [()] * len(sampled.ids)
+        top: list[tuple[TokenLogprob, ...]] = [()] * len(sampled.ids)
         if options.top_logprobs and self._options.obeys:
+            assert sampled.top_id_Tk is not None and sampled.top_logp_Tk is not None
             allowed_Tk = np.isfinite(sampled.top_logp_Tk)  # a grammar may allow fewer than asked
             rows = zip(sampled.top_id_Tk, sampled.top_logp_Tk, allowed_Tk, strict=True)
             top = [self._named(id_k[is_k], logp_k[is_k]) for id_k, logp_k, is_k in rows]

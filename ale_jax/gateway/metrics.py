@@ -62,17 +62,27 @@ class GatewayMetrics:
         self.recent_replies: deque[RecentReply] = deque(maxlen=RECENT)
         self.in_progress = 0
         self._registry = CollectorRegistry()
-        of = {"registry": self._registry}
-        self.calls = Counter("ale_gateway_calls", "Calls, by status", ["path", "status"], **of)
-        waiting = Gauge("ale_gateway_calls_in_progress", "Calls in progress", **of)
+        registry = self._registry
+        self.calls = Counter(
+            "ale_gateway_calls", "Calls, by status", ["path", "status"], registry=registry
+        )
+        waiting = Gauge("ale_gateway_calls_in_progress", "Calls in progress", registry=registry)
         waiting.set_function(lambda: self.in_progress)
         self.seconds = Histogram(
-            "ale_gateway_call_seconds", "Time to the end of the answer", buckets=SECONDS, **of
+            "ale_gateway_call_seconds",
+            "Time to the end of the answer",
+            buckets=SECONDS,
+            registry=registry,
         )
         self.first_seconds = Histogram(
-            "ale_gateway_first_byte_seconds", "Time to the answer's begin", buckets=SECONDS, **of
+            "ale_gateway_first_byte_seconds",
+            "Time to the answer's begin",
+            buckets=SECONDS,
+            registry=registry,
         )
-        tokens = Counter("ale_gateway_tokens", "Tokens of finished calls", ["kind"], **of)
+        tokens = Counter(
+            "ale_gateway_tokens", "Tokens of finished calls", ["kind"], registry=registry
+        )
         self._registry.register(EngineCounts(engine_counts))
         self._tokens = {kind: tokens.labels(kind) for kind in ("prompt", "cached", "completion")}
 

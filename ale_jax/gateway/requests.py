@@ -54,7 +54,7 @@ class ChatRequest:
 
     model: str
     messages: tuple[ChatMessage, ...]
-    tools: tuple[Mapping[str, Any], ...] = ()
+    tools: tuple[dict[str, Any], ...] = ()
     tool_choice: str = AUTO
     parallel_calls: bool = True
     schema: Mapping[str, Any] | None = None

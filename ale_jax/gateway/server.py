@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 BACKLOG = 2048
 MAX_CONNECTIONS = 4096  # more are refused, with 503
@@ -20,7 +20,7 @@ KEEP_ALIVE_S = 180
 
 
 @contextlib.contextmanager
-def served(app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
+def served(app: ASGIApp, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
     """Yields the base URL while it serves. port: 0 for one that is free.
 
     ValueError if it cannot listen there.

@@ -206,7 +206,7 @@ def read_summary(path: Path) -> Summary:
 def _check_types(summary: Summary) -> None:
     for field in dataclasses.fields(summary):
         value = getattr(summary, field.name)
-        if not isinstance(value, _JSON_TYPES[field.type]):
+        if not isinstance(value, _JSON_TYPES[str(field.type)]):
             raise TypeError(f"{field.name} is {value!r:.80}; expected {field.type}")
         if isinstance(value, dict) and not all(isinstance(v, int | float) for v in value.values()):
             raise TypeError(f"{field.name} holds something that is not a number")

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.constrain import Constrain
@@ -222,7 +222,9 @@ class Progress:
         self._name, self._total, self._done, self._told = "starting", 0, 0, 0
         self._figures = Figures()
         # One curve per phase, so that evaluations and training are not mixed.
-        self._success = collections.defaultdict(lambda: collections.deque(maxlen=400))
+        self._success: dict[str, collections.deque[float]] = collections.defaultdict(
+            lambda: collections.deque(maxlen=400)
+        )
         self._live = None if plain else Live(console=console, get_renderable=self._draw)
 
     def phase(
@@ -264,7 +266,7 @@ class Progress:
         if told:
             self.note(f"compiled {what} in {seconds:.1f} s")
 
-    def update(self, done: int, **figures: float | int | None) -> None:
+    def update(self, done: int, **figures: Any) -> None:
         """Sets the number of finished steps of the phase, and updates the given `Figures`."""
         with self._lock:
             self._figures = dataclasses.replace(self._figures, **figures)

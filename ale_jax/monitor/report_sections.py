@@ -207,7 +207,7 @@ def staleness_bars(run: RunFiles) -> list[Bar]:
     counts = +counts
     if not counts:
         return []
-    ages = sorted(counts)
+    ages: Sequence[int] = sorted(counts)
     if ages[0] >= 0 and ages[-1] < MAX_AGES:
         ages = range(ages[-1] + 1)
     return _bars({str(age): counts[age] for age in ages})

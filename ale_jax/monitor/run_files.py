@@ -135,7 +135,8 @@ class _Reader:
             return absent
 
     def read_log(self, name: str, read: Callable[[Path], Lines[T]]) -> tuple[T, ...]:
-        lines = self.read(name, read, Lines((), None))
+        none_there: Lines[T] = Lines((), None)
+        lines = self.read(name, read, none_there)
         if lines.truncated_line is not None:
             self.notices.append(
                 f"{name}: line {lines.truncated_line} is incomplete and was left out"

@@ -197,14 +197,22 @@ def _parse_turn(turn: dict[str, Any]) -> TurnSample:
 
 
 def _parse_tokens(each: dict[str, Any]) -> ChunkTokens:
-    kinds = {"prompt_ids": int, "action_ids": int, "version": int}
+    def ints(name: str) -> tuple[int, ...]:
+        return tuple(map(int, each[name]))
 
-    def column(name: str) -> tuple[float, ...] | None:
-        if name in OF_TRAINED and each[name] is None:
-            return None
-        return tuple(map(kinds.get(name, float), each[name]))
+    def floats(name: str) -> tuple[float, ...]:
+        return tuple(map(float, each[name]))
 
-    return ChunkTokens(**{f.name: column(f.name) for f in dataclasses.fields(ChunkTokens)})
+    return ChunkTokens(
+        prompt_ids=ints("prompt_ids"),
+        action_ids=ints("action_ids"),
+        logp_mu=floats("logp_mu"),
+        logp_old=floats("logp_old"),
+        version=ints("version"),
+        advantage=floats("advantage"),
+        logp=None if each["logp"] is None else floats("logp"),
+        credit=None if each["credit"] is None else floats("credit"),
+    )
 
 
 def _number_or_none(value: Any) -> float | None:

@@ -120,9 +120,9 @@ class Updates:
         )
 
     async def _end(self, event: CallEnded) -> None:
-        content = [self._acp.tool_content(self._acp.text_block(event.output))]
-        if event.name in ("write", "edit") and not event.is_error:
-            content = None  # the change that was shown stays
+        content = None
+        if event.is_error or event.name not in ("write", "edit"):  # whose change stays as shown
+            content = [self._acp.tool_content(self._acp.text_block(event.output))]
         if event.name == "finish" and not event.agent and not event.is_error and event.output:
             # The answer is for the person, who need not unfold a call to read it.
             await self._send(self._acp.update_agent_message_text(event.output))

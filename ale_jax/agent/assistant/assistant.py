@@ -21,6 +21,7 @@ from ale_jax.agent.assistant.prompt import (
     SKILLS_FOLDER,
     Memory,
     RememberTool,
+    Skill,
     SkillTool,
     find_skills,
     how_to_work,
@@ -200,7 +201,7 @@ class Assistant:
             skills,
         )
 
-    def _skills(self):
+    def _skills(self) -> dict[str, Skill]:
         if not self._setup.settings.features.skills:
             return {}
         folders = [Path(each).expanduser() for each in self._setup.settings.skills]

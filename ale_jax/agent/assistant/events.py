@@ -141,7 +141,7 @@ def from_json(record: Mapping[str, Any]) -> Event:
     made = KINDS[values.pop("event")]
     fields = made.__dataclass_fields__
     for name, value in values.items():
-        expected = JSON_FORMS[fields[name].type]
+        expected = JSON_FORMS[str(fields[name].type)]
         if not isinstance(value, expected):
             raise TypeError(f"{name} {value!r:.80}")
     if "calls" in values:

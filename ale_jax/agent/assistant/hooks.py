@@ -79,4 +79,5 @@ class Hooks:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
+        assert process.returncode is not None, "it has ended"
         return process.returncode, clip(errors.decode(errors="replace").strip(), KEPT_CHARS)

@@ -93,7 +93,9 @@ async def run(arguments: argparse.Namespace) -> int:
     ask = terminal.ask if terminal and sys.stdin.isatty() else None
     setup = Setup(settings, endpoint, folder, ask, tuple(listeners))
     # Commands that still run would outlive us.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     assistant = await Assistant.open(setup, log)
     try:
         if arguments.output == "stream-json":
@@ -107,6 +109,7 @@ async def run(arguments: argparse.Namespace) -> int:
             servers = tuple(server.name for server in settings.mcp_servers)
             stream.begin(started, assistant.tools, servers)
         if request is None:
+            assert terminal is not None, "`_request` has seen to it"
             return await terminal.talk(assistant)
         ended = await assistant.work_on(request)
         if arguments.output == "text":

@@ -100,8 +100,11 @@ class ReplyParts:
         """
         if used := chunk.get("usage"):
             details = used.get("prompt_tokens_details") or {}
-            counts = used["prompt_tokens"], used["completion_tokens"]
-            self._usage = Usage(*map(int, counts), int(details.get("cached_tokens") or 0))
+            self._usage = Usage(
+                prompt=int(used["prompt_tokens"]),
+                completion=int(used["completion_tokens"]),
+                cached=int(details.get("cached_tokens") or 0),
+            )
         news: list[tuple[str, str]] = []
         for choice in chunk.get("choices") or ():
             self.stop = choice.get("finish_reason") or self.stop

@@ -175,7 +175,7 @@ def _made(kind: Any, value: Any, field: str) -> Any:
     """`value`, of TOML, as an instance of `kind`."""
     if isinstance(kind, types.UnionType):
         kind = typing.get_args(kind)[0]  # or None, which is what is left out
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         if not isinstance(value, dict):
             raise ValueError(f"{field} {value!r:.80} must be a table")
         hints = typing.get_type_hints(kind)

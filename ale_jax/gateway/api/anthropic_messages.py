@@ -128,7 +128,7 @@ class MessagesEvents:
         self._has_content = False
 
     def start(self, head: ChatResult) -> Iterator[str]:
-        told = {"content": [], "stop_reason": None, "usage": usage(head.usage)}
+        told: dict[str, Any] = {"content": [], "stop_reason": None, "usage": usage(head.usage)}
         yield sse({"type": "message_start", "message": _head(head) | told})
 
     def content(self, head: ChatResult, number: int, more: str) -> Iterator[str]:
@@ -180,6 +180,7 @@ def _block_start(index: int, block: dict[str, Any]) -> dict[str, Any]:
 
 
 def _whole_block(index: int, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    empty: dict[str, Any]
     match block["type"]:
         case "text":
             empty, delta = {"text": ""}, {"type": "text_delta", "text": block["text"]}

@@ -57,9 +57,10 @@ def echoes(body: CompletionsBody) -> tuple[str, ...]:
     prompts = _prompts(body.prompt)
     if not body.echo:
         return ("",) * (len(prompts) * body.n)
-    if not all(isinstance(prompt, str) for prompt in prompts):
+    texts = [prompt for prompt in prompts if isinstance(prompt, str)]
+    if len(texts) < len(prompts):
         raise ApiError(400, "only a text can be echoed, and ids are none", "echo")
-    return tuple(prompt for prompt in prompts for _ in range(body.n))
+    return tuple(text for text in texts for _ in range(body.n))
 
 
 def completion(result: ChatResult, echoed: Sequence[str]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from ale_jax.gateway.api.openai_chat import token_logprob
 from ale_jax.gateway.json_values import without_flaw
 from ale_jax.gateway.messages import ChatMessage, ToolCall
 from ale_jax.gateway.requests import (
-    AUTO,
     ApiError,
     ChatRequest,
     ChatResult,
@@ -83,7 +82,7 @@ class ResponsesBody(ResponsesFields):
     instructions: str | None = None
     previous_response_id: str | None = None
     tools: Annotated[list[ResponsesTool], Field(max_length=MAX_TOOLS)] = []
-    tool_choice: Literal["auto", "none", "required"] | ResponsesToolChoice = AUTO
+    tool_choice: Literal["auto", "none", "required"] | ResponsesToolChoice = "auto"
     parallel_tool_calls: bool | None = True
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=10)] | None = None
@@ -103,9 +102,11 @@ def chat_request(body: ResponsesBody, before: Sequence[ChatMessage] = ()) -> Cha
     for number, item in enumerate(items):
         _add(messages, item, f"input.{number}")
     tools = tuple(_tool(tool, f"tools.{number}") for number, tool in enumerate(body.tools))
-    choice = body.tool_choice
-    if isinstance(choice, ResponsesToolChoice):
-        choice = choice.name
+    choice: str
+    if isinstance(body.tool_choice, str):
+        choice = body.tool_choice
+    else:
+        choice = body.tool_choice.name
         if choice not in [tool.name for tool in body.tools]:
             text = f"tool_choice names {choice!r}, which is not in tools"
             raise ApiError(400, text, "tool_choice")

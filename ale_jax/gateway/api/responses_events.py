@@ -73,7 +73,7 @@ class ResponsesEvents:
         kind, text, place = f"response.{part['type']}", part["text"], _place(index, item)
         # Thoughts have none. Those of a text come with its end, as they are of the whole reply.
         logprobs = {"logprobs": part["logprobs"]} if "logprobs" in part else {}
-        none_yet = {"logprobs": []} if logprobs else {}
+        none_yet: dict[str, list[Any]] = {"logprobs": []} if logprobs else {}
         if sent is None:
             yield self._part_added(index, item, part | {"text": ""} | none_yet)
         if rest := text[len(sent or "") :]:

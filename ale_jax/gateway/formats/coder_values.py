@@ -112,7 +112,8 @@ def kind_of(value: Any) -> str:
         return "null" if value is None else "boolean"
     if isinstance(value, int | float):
         return "integer" if value == int(value) else "number"
-    return {str: "string", list: "array", dict: "object"}[type(value)]
+    kinds: dict[type, str] = {str: "string", list: "array", dict: "object"}
+    return kinds[type(value)]
 
 
 def _union(options: Iterable[Option]) -> Kinds:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from ale_jax.gateway.formats.harmony import Harmony
 from ale_jax.gateway.formats.json_calls import Hermes, Llama3, Mistral, PlainJson
 from ale_jax.gateway.formats.qwen3_coder import Qwen3Coder
 from ale_jax.gateway.formats.reply import ReplyFormat
 
-FORMATS: dict[str, type[ReplyFormat]] = {
+FORMATS: dict[str, Callable[[], ReplyFormat]] = {
     "hermes": Hermes,
     "qwen3_coder": Qwen3Coder,
     "llama3": Llama3,

@@ -63,8 +63,8 @@ class Harmony:
                 thoughts.append(body)
             else:
                 content.append(body)
-        said = (without_marks("\n".join(each)).strip() for each in (content, thoughts))
-        return ParsedReply(*said, tuple(calls), malformed)
+        said, thought = (without_marks("\n".join(each)).strip() for each in (content, thoughts))
+        return ParsedReply(said, thought, tuple(calls), malformed)
 
 
 def _read_call(name: str, body: str) -> ToolCall:

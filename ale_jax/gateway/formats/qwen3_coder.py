@@ -47,10 +47,11 @@ class Qwen3Coder:
         rules: list[str] = []
         for number, (name, schema) in enumerate(tools.items()):
             parameters = list(Parameters(schema).grammar(f"value_{number}", rules))
-            if None in parameters:
+            written = [each for each in parameters if each is not None]
+            if len(written) < len(parameters):
                 return None
             head, end = json.dumps(f"\n<function={name}>\n"), json.dumps("</function>\n")
-            rules.append(f"function_{number}: {' '.join([head, *parameters, end])}")
+            rules.append(f"function_{number}: {' '.join([head, *written, end])}")
         either = " | ".join(f"function_{number}" for number in range(len(tools)))
         call = f"call: {piece(OPEN, tokens)} ({either}) {piece(CLOSE, tokens)}"
         return "\n".join([f"start: {repeated('call', json.dumps(chr(10)), several)}", call, *rules])

@@ -39,7 +39,8 @@ class ParsedReply:
 class ReplyFormat(Protocol):
     """A family's format. markers: what begins something that is not content."""
 
-    markers: tuple[str, ...]
+    @property
+    def markers(self) -> tuple[str, ...]: ...
 
     def parse(self, text: str, tools: Tools) -> ParsedReply:
         """A whole reply. text: with marked special tokens."""

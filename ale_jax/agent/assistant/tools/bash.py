@@ -17,6 +17,7 @@ import signal
 import subprocess
 import threading
 from pathlib import Path
+from typing import IO
 
 from pydantic import Field
 
@@ -120,7 +121,9 @@ class _Running:
     """A shell's process and its output. Not asyncio's own process, whose `wait` does not return
     while a process that the shell left behind holds the pipe."""
 
-    process: subprocess.Popen
+    process: subprocess.Popen[bytes]
+    stdin: IO[bytes]
+    stdout: IO[bytes]
     output: asyncio.StreamReader
     transport: asyncio.ReadTransport
 
@@ -136,11 +139,13 @@ class _Running:
             start_new_session=True,  # so that the whole group can be killed
             bufsize=0,
         )
+        stdin, stdout = process.stdin, process.stdout
+        assert stdin is not None and stdout is not None, "they are pipes"
         reader, loop = asyncio.StreamReader(), asyncio.get_running_loop()
         transport, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), process.stdout
+            lambda: asyncio.StreamReaderProtocol(reader), stdout
         )
-        running = _Running(process, reader, transport)
+        running = _Running(process, stdin, stdout, reader, transport)
         # Not a thread of the executor's, of which the shells of sub-agents could hold all.
         threading.Thread(target=running._watch, args=(loop,), name="shell", daemon=True).start()
         return running
@@ -170,17 +175,17 @@ class _Running:
             return
         with contextlib.suppress(BlockingIOError):
             # One read, for what was left behind may write without end.
-            self.output.feed_data(os.read(self.process.stdout.fileno(), PIPE_BYTES))
+            self.output.feed_data(os.read(self.stdout.fileno(), PIPE_BYTES))
         self.transport.close()
 
     def close(self) -> None:
         self.transport.close()
-        self.process.stdin.close()
+        self.stdin.close()
 
     def _write(self, script: bytes) -> None:
         with contextlib.suppress(BrokenPipeError):  # who reads the output finds its end
             while script:
-                script = script[self.process.stdin.write(script) :]
+                script = script[self.stdin.write(script) :]
 
 
 class _Output:

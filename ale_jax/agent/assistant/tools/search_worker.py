@@ -65,7 +65,7 @@ def found(asked: dict[str, str]) -> Iterator[str]:
 
 
 def main() -> None:
-    lines = []
+    lines: list[str] = []
     for line in found(json.load(sys.stdin)):
         if len(lines) == MAX_FOUND:
             lines.append(f"[only the first {MAX_FOUND}; search for less]")

@@ -34,11 +34,20 @@ class Tool(Protocol):
     begin before another one has ended. parameters: a JSON schema. call_id: of the call; what
     happens in it is reported under this id."""
 
-    name: str
-    description: str
-    only_reads: bool
-    beside_others: bool
-    parameters: Mapping[str, Any]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def only_reads(self) -> bool: ...
+
+    @property
+    def beside_others(self) -> bool: ...
+
+    @property
+    def parameters(self) -> Mapping[str, Any]: ...
 
     async def run(self, arguments: Mapping[str, Any], call_id: str) -> ToolResult: ...
 
@@ -61,7 +70,7 @@ class TypedTool(abc.ABC, Generic[A]):
     description: ClassVar[str]
     only_reads: ClassVar[bool] = False
     beside_others: ClassVar[bool] = False
-    Arguments: ClassVar[type[Arguments]]
+    Arguments: type[A]
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -79,7 +88,7 @@ class TypedTool(abc.ABC, Generic[A]):
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             raise ToolError(f"{where}: {first['msg']}") from None
-        return await self.use(parsed, call_id)  # type: ignore[arg-type]
+        return await self.use(parsed, call_id)
 
     @abc.abstractmethod
     async def use(self, arguments: A, call_id: str) -> ToolResult:
