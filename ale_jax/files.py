@@ -74,7 +74,7 @@ def read_lines(path: Path, parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
       ValueError: a line other than an incomplete last one is damaged, or a cap is exceeded.
     """
     _refuse_large(path)
-    records = []
+    records: list[T] = []
     with path.open("rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), 1):
             if len(line) > MAX_LINE_BYTES:

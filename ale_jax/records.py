@@ -49,6 +49,7 @@ import dataclasses
 import enum
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 class Status(enum.StrEnum):
@@ -174,15 +175,15 @@ class Turn:
     trajectory's mask_Iw, or FREE or FORCED; None if the whole reply was free.
     """
 
-    prompt_ids: np.ndarray
-    action_ids: np.ndarray
-    logp_mu: np.ndarray
-    logp_old: np.ndarray
-    version: np.ndarray
+    prompt_ids: NDArray[np.int32]
+    action_ids: NDArray[np.int32]
+    logp_mu: NDArray[np.float32]
+    logp_old: NDArray[np.float32]
+    version: NDArray[np.int32]
     action_text: str
     prompt_text: str
     reward: float = 0.0
-    mask_id: np.ndarray | None = None
+    mask_id: NDArray[np.int16] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,7 +257,7 @@ class SideBranch:
 
     turns: tuple[Turn, ...]
     num_prefix_turns: int = 0
-    expert_TLK: np.ndarray | None = None
+    expert_TLK: NDArray[np.int16] | None = None
 
     def __post_init__(self) -> None:
         assert self.num_prefix_turns < len(self.turns), "a branch without a reply of its own"
@@ -282,11 +283,11 @@ class Trajectory:
     episode: Episode
     turns: tuple[Turn, ...]
     start_version: int
-    expert_TLK: np.ndarray | None = None
+    expert_TLK: NDArray[np.int16] | None = None
     num_prefix_turns: int = 0
     rejected: tuple[Status, ...] = ()
     side_branches: tuple[SideBranch, ...] = ()
-    mask_Iw: np.ndarray | None = None
+    mask_Iw: NDArray[np.int32] | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -294,10 +295,14 @@ class Trajectory:
         return sum(len(t.prompt_ids) + len(t.action_ids) for t in self.turns)
 
     @property
+    def branches(self) -> tuple[Trajectory | SideBranch, ...]:
+        """All conversations: the trajectory itself, then its side branches."""
+        return (self, *self.side_branches)
+
+    @property
     def sampled_turns(self) -> tuple[Turn, ...]:
         """The turns of all conversations whose replies were sampled, each of them once."""
-        branches: tuple[Trajectory | SideBranch, ...] = (self, *self.side_branches)
-        return tuple(turn for each in branches for turn in each.turns[each.num_prefix_turns :])
+        return tuple(turn for each in self.branches for turn in each.turns[each.num_prefix_turns :])
 
     @property
     def num_policy_tokens(self) -> int:
@@ -331,21 +336,21 @@ class Batch:
     of its row's MAX_MASKS sampling masks, FREE outside of sampled chunks.
     """
 
-    tokens_BT: np.ndarray
-    segment_BT: np.ndarray
-    position_BT: np.ndarray
-    chunk_BT: np.ndarray
-    group_BT: np.ndarray
-    member_BT: np.ndarray
-    logp_mu_BT: np.ndarray
-    logp_old_BT: np.ndarray
-    version_BT: np.ndarray
-    advantage_BT: np.ndarray
-    reward_BT: np.ndarray
-    imitate_BT: np.ndarray
-    logp_ref_BT: np.ndarray | None = None
-    logp_prox_BT: np.ndarray | None = None
-    entropy_BT: np.ndarray | None = None
-    expert_BTLK: np.ndarray | None = None
-    mask_id_BT: np.ndarray | None = None
-    mask_BIw: np.ndarray | None = None
+    tokens_BT: NDArray[np.int32]
+    segment_BT: NDArray[np.int32]
+    position_BT: NDArray[np.int32]
+    chunk_BT: NDArray[np.int32]
+    group_BT: NDArray[np.int32]
+    member_BT: NDArray[np.int32]
+    logp_mu_BT: NDArray[np.float32]
+    logp_old_BT: NDArray[np.float32]
+    version_BT: NDArray[np.int32]
+    advantage_BT: NDArray[np.float32]
+    reward_BT: NDArray[np.float32]
+    imitate_BT: NDArray[np.float32]
+    logp_ref_BT: NDArray[np.float32] | None = None
+    logp_prox_BT: NDArray[np.float32] | None = None
+    entropy_BT: NDArray[np.float32] | None = None
+    expert_BTLK: NDArray[np.int16] | None = None
+    mask_id_BT: NDArray[np.int16] | None = None
+    mask_BIw: NDArray[np.int32] | None = None

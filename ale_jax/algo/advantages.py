@@ -18,6 +18,7 @@ The arrays of `Rewards`:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -108,7 +109,7 @@ def _balanced(advantage_NC: jax.Array, rewards: Rewards, num_groups: int) -> jax
     none if a mean of the group was subtracted) pushes nothing down either: P = 0.
     """
 
-    def mass(side_NC):
+    def mass(side_NC: jax.Array) -> jax.Array:
         mass_N = (side_NC * rewards.tokens_NC.astype(side_NC.dtype)).sum(axis=1)
         # Means over the same members have the ratio of the sums.
         return key_mean(mass_N, rewards.group_N, rewards.valid_N, num_groups)
@@ -119,7 +120,9 @@ def _balanced(advantage_NC: jax.Array, rewards: Rewards, num_groups: int) -> jax
     return jnp.where(advantage_NC < 0.0, factor_N[:, None] * advantage_NC, advantage_NC)
 
 
-def _chunk_return(rewards, num_groups, gamma, hp) -> jax.Array:
+def _chunk_return(
+    rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers
+) -> jax.Array:
     """IPA: the discounted return of each chunk, centred as `hp.centring` says.
 
     "outcome": the return with R - b as the last chunk's reward, divided by the std of R. If only
@@ -141,7 +144,9 @@ def _chunk_return(rewards, num_groups, gamma, hp) -> jax.Array:
     return return_NC / divisor_N[:, None]
 
 
-def _centred_return(rewards, num_groups, gamma, hp) -> jax.Array:
+def _centred_return(
+    rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers
+) -> jax.Array:
     """G_k less the mean of G over the group's members at the same place, after the discount.
 
     The place is the chunk's index from the start ("chunk") or from the end ("distance"), and
@@ -154,7 +159,7 @@ def _centred_return(rewards, num_groups, gamma, hp) -> jax.Array:
     from_end = hp.centring == "distance"
     placed_NC = rewards.reversed(return_NC) if from_end else return_NC
 
-    def against_others(return_N, real_N):
+    def against_others(return_N: jax.Array, real_N: jax.Array) -> jax.Array:
         return return_N - baseline(return_N, rewards.keys, real_N, num_groups, hp.mean)
 
     columns = jax.vmap(against_others, in_axes=1, out_axes=1)
@@ -162,7 +167,7 @@ def _centred_return(rewards, num_groups, gamma, hp) -> jax.Array:
     return rewards.reversed(centred_NC) if from_end else centred_NC
 
 
-def _outcome(rewards, num_groups, gamma, hp) -> jax.Array:
+def _outcome(rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers) -> jax.Array:
     """(R - b) / std on all chunks: GRPO (arXiv 2402.03300) with the group's mean and std, Dr. GRPO
     (2503.20783) without the std, RLOO (2402.14740) with the mean of the other members."""
     baseline_N, divisor_N = _baseline_and_divisor(rewards, num_groups, hp)
@@ -170,18 +175,21 @@ def _outcome(rewards, num_groups, gamma, hp) -> jax.Array:
     return jnp.broadcast_to(advantage_N[:, None], rewards.reward_NC.shape)
 
 
-def _baseline_and_divisor(rewards, num_groups, hp) -> tuple[jax.Array, jax.Array]:
+def _baseline_and_divisor(
+    rewards: Rewards, num_groups: int, hp: AdvantageHypers
+) -> tuple[jax.Array, jax.Array]:
     of_N = (rewards.outcome_N, rewards.keys, rewards.valid_N, num_groups)
     return baseline(*of_N, hp.mean), divisor(*of_N, hp.std)
 
 
-def _gigpo(rewards, num_groups, gamma, hp) -> jax.Array:
+def _gigpo(rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers) -> jax.Array:
     """Group-in-group (GiGPO, arXiv 2505.10978): the outcome relative to the group, plus
     `anchor_weight` times each chunk's discounted return relative to those of the group members that
     reached the same state (`anchor_depth`)."""
     episode_NC = _outcome(rewards, num_groups, gamma, hp)
     return_NC = chunk_returns(rewards.reward_NC, rewards.num_chunks_N, gamma)
     if hp.anchor_depth:
+        assert rewards.anchor_NCH is not None, hp.anchor_depth
         anchor_NC = rewards.anchor_NCH[:, :, -1]
         step_NC, _ = against_state(return_NC, anchor_NC, rewards.real_NC, hp.std)
     else:
@@ -189,16 +197,17 @@ def _gigpo(rewards, num_groups, gamma, hp) -> jax.Array:
     return episode_NC + hp.anchor_weight * step_NC
 
 
-def _hgpo(rewards, num_groups, gamma, hp) -> jax.Array:
+def _hgpo(rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers) -> jax.Array:
     """Hierarchy of groups (HGPO, arXiv 2602.22817): `_gigpo`, with states by the last 1 to
     `anchor_depth` observations."""
     episode_NC = _outcome(rewards, num_groups, gamma, hp)
     return_NC = chunk_returns(rewards.reward_NC, rewards.num_chunks_N, gamma)
+    assert rewards.anchor_NCH is not None, hp.anchor_depth
     of_states = rewards.anchor_NCH, rewards.real_NC, hp.std, hp.anchor_exponent
     return episode_NC + hp.anchor_weight * hierarchy(return_NC, *of_states)
 
 
-def _tree(rewards, num_groups, gamma, hp) -> jax.Array:
+def _tree(rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers) -> jax.Array:
     """Members of a group that share a history are a tree: what a chunk changed of the mean outcome
     of those who pass (`along_tree`)."""
     root_N, divisor_N = _baseline_and_divisor(rewards, num_groups, hp)
@@ -206,7 +215,7 @@ def _tree(rewards, num_groups, gamma, hp) -> jax.Array:
     return rise_NC / divisor_N[:, None]
 
 
-def _step(rewards, num_groups, gamma, hp) -> jax.Array:
+def _step(rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers) -> jax.Array:
     """Each chunk's discounted return, normalised over the chunks of its group, tag or batch."""
     num_chunks = rewards.reward_NC.shape[1]
     keys = {name: jnp.repeat(key_N, num_chunks) for name, key_N in rewards.keys.items()}
@@ -216,12 +225,14 @@ def _step(rewards, num_groups, gamma, hp) -> jax.Array:
     return step_U.reshape(rewards.reward_NC.shape)
 
 
-def _later(rewards, num_groups, gamma, hp) -> jax.Array:
+def _later(rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers) -> jax.Array:
     """Zeros: token-level advantages are computed later, on packed batches."""
     return jnp.zeros_like(rewards.reward_NC)
 
 
-_ESTIMATORS = {
+Estimator = Callable[[Rewards, int, float, AdvantageHypers], jax.Array]
+
+_ESTIMATORS: dict[str, Estimator] = {
     "chunk_return": _chunk_return,
     "outcome": _outcome,
     "gigpo": _gigpo,

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ale_jax.config.attention_credit import AttentionCreditHypers
 
@@ -195,7 +196,7 @@ def _moved(x_BT: jax.Array, unit_BT: jax.Array, step: int) -> jax.Array:
     return jnp.where((unit_BT >= 0) & (unit_then_BT == unit_BT), earlier_BT, 0.0)
 
 
-def amplify(advantage_BT: jax.Array, factor_BT: jax.Array) -> jax.Array:
+def amplify(advantage_BT: jax.Array | np.ndarray, factor_BT: jax.Array | np.ndarray) -> jax.Array:
     """gamma_t A_t where A_t >= 0, else A_t: a stronger push away from one decision does not teach
     another one. The factor has no gradient."""
     factor_BT = jax.lax.stop_gradient(factor_BT)

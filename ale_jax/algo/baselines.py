@@ -113,7 +113,7 @@ def chunk_returns(reward_NC: jax.Array, num_chunks_N: jax.Array, gamma: float) -
     real_NC = real_chunks(num_chunks_N, reward_NC.shape[1])
     reward_CN = jnp.where(real_NC, reward_NC, 0.0).T
 
-    def step(next_N, reward_N):
+    def step(next_N: jax.Array, reward_N: jax.Array) -> tuple[jax.Array, jax.Array]:
         return_N = reward_N + gamma * next_N
         return return_N, return_N
 
@@ -129,7 +129,7 @@ def against_history(
     Equal histories are equally long, so only chunks of one column are compared.
     """
 
-    def of_column(return_N, anchor_N, real_N):
+    def of_column(return_N: jax.Array, anchor_N: jax.Array, real_N: jax.Array) -> jax.Array:
         keys = {"group": jnp.where(real_N, anchor_N, 0)}
         return standardise(return_N, keys, real_N, len(return_N), "group", std)
 
@@ -189,7 +189,7 @@ def along_tree(
         1/3  0    0    yes no  no    0         -1/3  -1/3  -1/3
     """
 
-    def of_column(anchor_N, real_N):
+    def of_column(anchor_N: jax.Array, real_N: jax.Array) -> tuple[jax.Array, jax.Array]:
         key_N = jnp.where(real_N, anchor_N, 0)
         shared_N = real_N & (key_count(key_N, real_N, len(key_N)) > 1)
         return key_mean(outcome_N, key_N, real_N, len(key_N)), shared_N

@@ -24,7 +24,7 @@ it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -149,7 +149,9 @@ def _sapo(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
 
 # decoupled_ppo (arXiv 2110.00641) is PPO relative to the proximal policy, weighted by
 # sg(min(pi_prox / pi_old, cap)); `policy_loss` applies this weight.
-TOKEN_LOSSES = {
+TokenLoss = Callable[[Tokens, LossHypers], tuple[jax.Array, jax.Array]]
+
+TOKEN_LOSSES: dict[str, TokenLoss] = {
     "vanilla": _vanilla,
     "ppo": _ppo,
     "decoupled_ppo": _ppo,

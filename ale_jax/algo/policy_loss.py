@@ -122,7 +122,12 @@ def policy_loss(
 
 
 def _figures(
-    chunk_BT, num_chunks, keep_BT, clipped_BT, log_ratio_BT, level
+    chunk_BT: jax.Array,
+    num_chunks: int,
+    keep_BT: jax.Array,
+    clipped_BT: jax.Array,
+    log_ratio_BT: jax.Array,
+    level: str,
 ) -> dict[str, jax.Array]:
     """ "ratio" is summed over tokens if the level is "token", otherwise over chunks."""
     action_mask_BT = chunk_BT >= 0
@@ -140,7 +145,9 @@ def _figures(
     }
 
 
-def _ratio_counts(own_BT, chunk_BT, segment_BT, num_chunks) -> dict[str, jax.Array]:
+def _ratio_counts(
+    own_BT: jax.Array, chunk_BT: jax.Array, segment_BT: jax.Array, num_chunks: int
+) -> dict[str, jax.Array]:
     """The distribution of pi / pi_old over tokens and over chunks."""
     own_BT = jax.lax.stop_gradient(own_BT)
     mean_BT = unit_mean(own_BT, chunk_BT, segment_BT, "chunk", num_chunks)

@@ -19,6 +19,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 def anchor_starts(num_chunks: int, anchors: int, rng: np.random.Generator | None) -> list[int]:
@@ -43,7 +44,7 @@ def starts_at_beginning(group: int, share: float) -> bool:
 
 def imitation_weights(
     start: int, num_chunks: int, reward: float, gamma: float, weight: float
-) -> np.ndarray:
+) -> NDArray[np.float32]:
     """Weights of log pi on the expert's chunks 0..start, float32 [start + 1]; Eq 10, first sum.
 
     weight * gamma^(K-1-i) R on chunk i, counted from 0: lambda_IL times the expert's own chunk
@@ -103,7 +104,7 @@ def crucial_chunks(
     )
 
 
-def decision_weights(rates: Sequence[tuple[int, float]], num_chunks: int) -> np.ndarray:
+def decision_weights(rates: Sequence[tuple[int, float]], num_chunks: int) -> NDArray[np.float32]:
     """What each of the expert's chunks changes, max(0, P(k+1) - P(k)), float32 [C].
 
     The advantage of a chunk in the tree whose nodes are the expert's states (as in Tree-GRPO, arXiv
@@ -136,7 +137,7 @@ def gamma_of_decisions(rates: Sequence[tuple[int, float]]) -> float | None:
     distance = np.arange(num_chunks)
 
     def too_high(gamma: float) -> bool:
-        return np.average(distance, weights=gamma**distance) > mean
+        return bool(np.average(distance, weights=gamma**distance) > mean)
 
     low, high = 0.0, 1.0
     if not too_high(high):

@@ -13,6 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+Columns = tuple[jax.Array, ...]  # of one token, [B] each, as `jax.lax.scan` passes them
+Array = jax.Array | np.ndarray
+
 FULL_TRUST = 1 / 3  # see `blend`; measured in the laboratory
 
 
@@ -39,7 +42,7 @@ def gae(
     action_mask_BT = chunk_BT >= 0
     value_BT, reward_BT = (jnp.where(action_mask_BT, x, 0.0) for x in (value_BT, reward_BT))
 
-    def step(later, now):
+    def step(later: Columns, now: Columns) -> tuple[Columns, jax.Array]:
         value_B, reward_B, segment_B, written_B = now
         next_value_B, next_advantage_B, next_segment_B = later
         same_B = segment_B == next_segment_B
@@ -50,7 +53,7 @@ def gae(
         return later, jnp.where(written_B, advantage_B, 0.0)
 
     zeros_B = jnp.zeros_like(value_BT[:, 0])
-    nothing = zeros_B, zeros_B, jnp.zeros_like(segment_BT[:, 0])
+    nothing: Columns = zeros_B, zeros_B, jnp.zeros_like(segment_BT[:, 0])
     along = tuple(x.T for x in (value_BT, reward_BT, segment_BT, action_mask_BT))
     _, advantage_TB = jax.lax.scan(step, nothing, along, reverse=True)
     advantage_BT = advantage_TB.T
@@ -94,13 +97,14 @@ def over_chunks(x_BT: jax.Array, chunk_BT: jax.Array) -> jax.Array:
 def _rest_of_chunk(x_BT: jax.Array, chunk_BT: jax.Array) -> jax.Array:
     """Sum of x from each policy token to the end of its chunk."""
 
-    def step(later, now):
+    def step(later: Columns, now: Columns) -> tuple[Columns, jax.Array]:
         (x_B, chunk_B), (sum_B, chunk_later_B) = now, later
         sum_B = x_B + jnp.where(chunk_B == chunk_later_B, sum_B, 0.0)
         return (sum_B, chunk_B), sum_B
 
-    nothing = jnp.zeros_like(x_BT[:, 0]), jnp.full_like(chunk_BT[:, 0], -1)
-    _, sum_TB = jax.lax.scan(step, nothing, (x_BT.T, chunk_BT.T), reverse=True)
+    nothing: Columns = jnp.zeros_like(x_BT[:, 0]), jnp.full_like(chunk_BT[:, 0], -1)
+    along: Columns = x_BT.T, chunk_BT.T
+    _, sum_TB = jax.lax.scan(step, nothing, along, reverse=True)
     return sum_TB.T
 
 
@@ -146,9 +150,7 @@ def agreement_masks(
     return teaches_U, explores_U
 
 
-def explained_variance(
-    value: jax.Array, return_: jax.Array, where: jax.Array | bool = True
-) -> jax.Array:
+def explained_variance(value: Array, return_: Array, where: Array | bool = True) -> jax.Array:
     """1 - Var(R - V) / Var(R) over the time steps of a training step, which `where` selects: 1 for
     a perfect critic, 0 for a constant one. 0 if all returns are equal, because there is nothing to
     explain. Of NumPy's or JAX's arrays."""
@@ -156,7 +158,7 @@ def explained_variance(
     return jnp.where(variance > 0, 1.0 - error / jnp.where(variance > 0, variance, 1.0), 0.0)
 
 
-def blend(trusting: jax.Array, cautious: jax.Array, explained: jax.Array) -> jax.Array:
+def blend(trusting: Array, cautious: Array, explained: jax.Array) -> jax.Array:
     """Mixes two estimates of the same advantages: `trusting` the critics' values (lambda below 1)
     and `cautious` (lambda 1).
 

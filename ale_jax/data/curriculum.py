@@ -48,7 +48,7 @@ class Curriculum:
 
     def record(self, task: Task, start: int, version: int, successes: Iterable[bool]) -> None:
         """Adds the outcomes of episodes from `start` that were trained on at `version`."""
-        empty: deque = deque(maxlen=self._window)
+        empty: deque[tuple[int, bool]] = deque(maxlen=self._window)
         kept = self._of_task(task).outcomes.setdefault(start, empty)
         kept.extend((version, bool(success)) for success in successes)
 

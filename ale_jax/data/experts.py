@@ -33,6 +33,7 @@ class Expert:
     def of(cls, trajectory: Trajectory) -> Expert:
         """From a successful trajectory."""
         episode = trajectory.episode
+        assert episode.reward is not None, episode
         turns = tuple(
             text_turn(t.prompt_ids, t.action_ids, t.prompt_text, t.action_text)
             for t in trajectory.turns
@@ -66,7 +67,8 @@ def assign(key: EpisodeKey, expert: Expert | None) -> RolloutRequest:
 def is_success(trajectory: Trajectory) -> bool:
     """Whether it can become an expert: the agent ended it, and its reward is positive."""
     episode = trajectory.episode
-    return episode.status == Status.FINISHED and episode.reward > 0 and bool(trajectory.turns)
+    is_rewarded = episode.reward is not None and episode.reward > 0
+    return episode.status == Status.FINISHED and is_rewarded and bool(trajectory.turns)
 
 
 class ExpertStore:

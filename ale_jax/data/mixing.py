@@ -47,7 +47,9 @@ def mix(pools: Sequence[Sequence[T]], ratios: tuple[int, ...], seed: int) -> Ite
     @functools.lru_cache(maxsize=2 * len(pools))
     def order(domain: int, epoch: int) -> list[int]:
         # A trailing 0 does not change the seed, so the first domain has the order of a lone pool.
-        return np.random.default_rng([seed, epoch, domain]).permutation(len(pools[domain])).tolist()
+        rng = np.random.default_rng([seed, epoch, domain])
+        shuffled: list[int] = rng.permutation(len(pools[domain])).tolist()
+        return shuffled
 
     for position in itertools.count():
         domain, number = place(position, ratios)

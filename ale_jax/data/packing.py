@@ -14,10 +14,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ale_jax.config.learn import Shape
 from ale_jax.records import FREE, MAX_MASKS, Batch, Trajectory, Turn
 
+Ids = Sequence[int] | NDArray[np.int32]  # of tokens
 Masks = Mapping[int, bytes]  # of a trajectory, by their number there
 
 
@@ -34,14 +36,14 @@ class Sample:
     """
 
     turns: tuple[Turn, ...]
-    advantage_C: np.ndarray
+    advantage_C: NDArray[np.float32]
     num_prefix_turns: int = 0
     group: int = 0
     member: int = 0
-    reward_C: np.ndarray | None = None
-    imitate_P: np.ndarray | None = None
-    expert_TLK: np.ndarray | None = None
-    mask_Iw: np.ndarray | None = None
+    reward_C: NDArray[np.float32] | None = None
+    imitate_P: NDArray[np.float32] | None = None
+    expert_TLK: NDArray[np.int16] | None = None
+    mask_Iw: NDArray[np.int32] | None = None
 
     def __post_init__(self) -> None:
         assert len(self.advantage_C) == self.num_chunks, (self.advantage_C, self.num_chunks)
@@ -79,6 +81,8 @@ class Sample:
     @functools.cached_property
     def masks(self) -> Masks:
         """The sampling masks that its chunks were sampled under."""
+        if self.mask_Iw is None:
+            return {}
         ids = [turn.mask_id for turn in self.chunks if turn.mask_id is not None]
         numbers = np.unique(np.concatenate(ids)) if ids else ()
         return {int(n): self.mask_Iw[n].tobytes() for n in numbers if n >= 0}
@@ -91,8 +95,8 @@ def demonstration(exchanges: Sequence[tuple[Sequence[int], Sequence[int]]]) -> S
 
 
 def text_turn(
-    prompt_ids: Sequence[int],
-    action_ids: Sequence[int],
+    prompt_ids: Ids,
+    action_ids: Ids,
     prompt_text: str = "",
     action_text: str = "",
 ) -> Turn:
@@ -120,8 +124,7 @@ def pack(samples: Sequence[Sample], shape: Shape) -> tuple[Batch, list[Sample]]:
     batch = _empty_batch(shape, samples)
     for b, row in enumerate(rows):
         _fill_row(batch, b, row.samples)
-        if batch.mask_id_BT is not None:
-            _fill_masks(batch, b, row)
+        _fill_masks(batch, b, row)
     return batch, leftover
 
 
@@ -261,6 +264,7 @@ def _fill_row(batch: Batch, b: int, samples: Sequence[Sample]) -> None:
         batch.group_BT[b, start:end] = sample.group
         batch.member_BT[b, start:end] = sample.member
         if sample.expert_TLK is not None:
+            assert batch.expert_BTLK is not None, "an empty batch has room for experts"
             batch.expert_BTLK[b, start:end] = sample.expert_TLK
         for index, turn in enumerate(sample.turns):
             written = slice(start + len(turn.prompt_ids), start + turn_tokens(turn))
@@ -291,6 +295,8 @@ def _fill_chunk(
 
 def _fill_masks(batch: Batch, b: int, row: _Row) -> None:
     """Writes the row's sampling masks, and of each policy token the number of its own."""
+    if batch.mask_id_BT is None or batch.mask_BIw is None:
+        return  # no sample of the batch was held to a mask
     row.masks.fill(batch.mask_BIw[b])
     ids = [row.masks.ids(turn, each.masks) for each in row.samples for turn in each.chunks]
     if ids:

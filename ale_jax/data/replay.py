@@ -114,8 +114,9 @@ class ReplayBuffer:
         if not any(map(_is_valid, members)):
             self._drop(index, Drop.FAILED, members)
             return
-        group = Group(index, members, self._gate.complete(index))
-        if self._dynamic and not group.has_signal and self._is_replaceable(group.admission):
+        admission = self._gate.complete(index)
+        group = Group(index, members, admission)
+        if self._dynamic and not group.has_signal and self._is_replaceable(admission):
             self._drop(index, Drop.EQUAL, members)
             return
         self._whole[index] = group

@@ -19,8 +19,8 @@ class Move:
     """Where a segment was and where it goes: (batch, row, tokens). number: of the segment in its
     new row, from 1."""
 
-    old: tuple[int, int, slice]
-    new: tuple[int, int, slice]
+    old: tuple[int, int, slice[int, int]]
+    new: tuple[int, int, slice[int, int]]
     number: int
 
 
@@ -90,7 +90,7 @@ def select_segments(
 
 def _chosen(
     segments: Sequence[np.ndarray], wanted: Sequence[np.ndarray]
-) -> Iterator[tuple[int, int, slice]]:
+) -> Iterator[tuple[int, int, slice[int, int]]]:
     """(batch, row, tokens) of each segment with a wanted token."""
     for z, (segment_BT, wanted_BT) in enumerate(zip(segments, wanted, strict=True)):
         for b, (segment_T, wanted_T) in enumerate(zip(segment_BT, wanted_BT, strict=True)):
@@ -99,7 +99,7 @@ def _chosen(
                 yield z, b, slice(int(places[0]), int(places[-1]) + 1)
 
 
-def _length(chosen: tuple[int, int, slice]) -> int:
+def _length(chosen: tuple[int, int, slice[int, int]]) -> int:
     return chosen[2].stop - chosen[2].start
 
 

@@ -62,7 +62,7 @@ class DamagedFrame(ValueError):
 
 def encode_frame(trajectory: Trajectory) -> bytes | None:
     """The trajectory as one frame; None if it is larger than `read_frames` accepts."""
-    branches = (trajectory, *trajectory.side_branches)
+    branches = trajectory.branches
     arrays = [array for branch in branches for array in _arrays_of(branch)]
     if trajectory.mask_Iw is not None:
         arrays.append(_as(_MASKS, trajectory.mask_Iw))
@@ -220,26 +220,30 @@ def _turn(text: Sequence[Any], arrays: Iterator[np.ndarray]) -> Turn:
 def _check_masks(trajectory: Trajectory) -> None:
     """Each token must be one that its mask allows: no other can have been sampled."""
     mask_Iw = trajectory.mask_Iw
-    held = [turn for turn in trajectory.sampled_turns if turn.mask_id is not None]
+    held = [
+        (turn.action_ids, turn.mask_id)
+        for turn in trajectory.sampled_turns
+        if turn.mask_id is not None
+    ]
     if mask_Iw is None:
         _require(not held, "turns whose masks are missing", len(held))
         return
     _require(mask_Iw.ndim == 2 and len(mask_Iw) <= MAX_MASKS, "masks", mask_Iw.shape)
-    for turn in held:
-        known = (turn.mask_id >= FORCED) & (turn.mask_id < len(mask_Iw))
-        _require(known.all(), "numbers of masks", turn.mask_id[~known])
-        masked = turn.mask_id >= 0
-        word, bit = np.divmod(turn.action_ids[masked], 32)
-        _require(((word >= 0) & (word < mask_Iw.shape[1])).all(), "tokens", word)
-        allowed = mask_Iw[turn.mask_id[masked], word] >> bit & 1
-        _require(allowed.all(), "tokens that were allowed", allowed)
+    for action_ids, mask_id in held:
+        known = (mask_id >= FORCED) & (mask_id < len(mask_Iw))
+        _require(bool(known.all()), "numbers of masks", mask_id[~known])
+        masked = mask_id >= 0
+        word, bit = np.divmod(action_ids[masked], 32)
+        _require(bool(((word >= 0) & (word < mask_Iw.shape[1])).all()), "tokens", word)
+        allowed = mask_Iw[mask_id[masked], word] >> bit & 1
+        _require(bool(allowed.all()), "tokens that were allowed", allowed)
 
 
 def _episode(fields: Mapping[str, Any]) -> Episode:
     key, status, reward = fields["key"], Status(fields["status"]), fields["reward"]
     _require(isinstance(reward, float) == STATUS_RULES[status].reward_valid, "reward", reward)
     key = EpisodeKey(**key | {"task": Task(**key["task"])})
-    return Episode(**fields | {"key": key, "status": status})
+    return Episode(**{**fields, "key": key, "status": status})
 
 
 def _require(holds: bool, what: str, found: Any) -> None:

@@ -104,7 +104,7 @@ def _token_counts(trajectories: Sequence[Trajectory], max_chunks: int) -> np.nda
     tokens_NC = np.zeros((len(trajectories), max_chunks), np.int32)
     for n, trajectory in enumerate(trajectories):
         end = len(trajectory.turns) - trajectory.num_prefix_turns
-        for branch in (trajectory, *trajectory.side_branches):
+        for branch in trajectory.branches:
             counts = [len(turn.action_ids) for turn in branch.turns[branch.num_prefix_turns :]]
             tokens_NC[n, end - len(counts) : end] += np.array(counts, np.int32)
     return tokens_NC
@@ -160,6 +160,7 @@ def _side_sample(branch: SideBranch, longest: Sample) -> Sample:
     that look at nothing but the outcome and this distance."""
     sampled = branch.turns[branch.num_prefix_turns :]
     reward_C = np.array([turn.reward for turn in sampled], np.float32)
+    assert longest.reward_C is not None, "the table has the rewards of its chunks"
     reward_C[-1] = longest.reward_C[-1]
     return dataclasses.replace(
         longest,

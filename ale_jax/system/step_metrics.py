@@ -128,7 +128,7 @@ def _loss_metrics(arrays: dict[str, np.ndarray]) -> dict[str, float]:
 def _checksum(trajectories: list[Trajectory]) -> int:
     """CRC-32 of all token ids of prompts and replies, in order. Identical runs have equal ones."""
     crc = 0
-    branches = [each for t in trajectories for each in (t, *t.side_branches)]
+    branches = [each for t in trajectories for each in t.branches]
     for turn in (turn for branch in branches for turn in branch.turns):
         for ids in (turn.prompt_ids, turn.action_ids):
             crc = zlib.crc32(np.ascontiguousarray(ids, np.int32).tobytes(), crc)

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from ale_jax.algo.ratio import keep_mask
@@ -123,7 +124,8 @@ def _longest_of(own_BT: np.ndarray, batch: Batch, trajectory: Trajectory) -> np.
 def _kept(batch: Batch, hp: MismatchHypers) -> np.ndarray:
     gap_BT = batch.logp_old_BT - batch.logp_mu_BT
     num_chunks = 1 << int(batch.chunk_BT.max()).bit_length()  # of few sizes few are compiled
-    return np.asarray(keep_mask(gap_BT, batch.chunk_BT, batch.segment_BT, num_chunks, hp))
+    chunk_BT, segment_BT = jnp.asarray(batch.chunk_BT), jnp.asarray(batch.segment_BT)
+    return np.asarray(keep_mask(jnp.asarray(gap_BT), chunk_BT, segment_BT, num_chunks, hp))
 
 
 def _sample(step: int, trajectory: Trajectory, learned: Learned) -> TrajectorySample:
