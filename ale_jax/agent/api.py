@@ -79,10 +79,11 @@ class Environment(Protocol):
         call; `failed`: there was none, or it met an error)."""
 
     def grade(self, answer: str | None = None) -> float:
-        """The reward of the current state. Ends the episode. answer: None if none was given."""
+        """Returns the reward of the current state, and ends the episode. answer: None if none was
+        given."""
 
     def save(self) -> SavedState | None:
-        """The current state, for `load`; None if it cannot be restored."""
+        """Returns the current state, for `load`; None if it cannot be restored."""
 
     def load(self, seed: int, saved: SavedState) -> bool:
         """Restores a state of the same seed, instead of `reset` and the steps that led to it. False
@@ -115,7 +116,7 @@ class StateMemory:
             return self._states[key]
 
     def wants(self, key: Key, seconds: float) -> bool:
-        """Whether to keep a state that took `seconds` to reach."""
+        """Returns whether to keep a state that took `seconds` to reach."""
         with self._lock:
             return seconds > self._slow_s and key not in self._states
 

@@ -112,7 +112,7 @@ def play(
 
 
 def status_of(error: Exception) -> Status:
-    """The status of an episode that `error` ended."""
+    """Returns the status of an episode that `error` ended."""
     return next(status for kind, status in FAILURES if isinstance(error, kind))
 
 
@@ -128,8 +128,8 @@ def guarded(call: Callable[..., T], *args: object) -> T:
 
 
 def reward_of(given: float) -> float:
-    """A world's reward as the records hold it, whatever number it gave: 1, True, np.float32(1).
-    EnvError if it is none, or not finite."""
+    """Returns a world's reward as the records hold it, whatever number it gave: 1, True,
+    np.float32(1). EnvError if it is none, or not finite."""
     try:
         reward = float(given)
     except (OverflowError, TypeError, ValueError) as error:  # 10**400 overflows

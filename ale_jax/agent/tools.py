@@ -44,7 +44,7 @@ def finish(answer: str = "") -> ToolCall:
 
 
 def render_tool_call(call: ToolCall) -> str:
-    """The call as Qwen3 writes it, JSON on a line of its own."""
+    """Writes the call as Qwen3 does, JSON on a line of its own."""
     body = {"name": call.name, "arguments": dict(call.arguments)}
     return f"{OPEN}\n{json.dumps(body, ensure_ascii=False)}\n{CLOSE}"
 

@@ -65,7 +65,7 @@ async def answer(
 
 
 async def ask(episode: GatewayEpisode, asked: ChatRequest, see: See | None = None) -> list[Pending]:
-    """Like `GatewayEpisode.ask`, without blocking."""
+    """Asks the policy as `GatewayEpisode.ask` does, without blocking."""
     if _is_short(asked):
         return episode.ask(asked, see)
     return await asyncio.to_thread(episode.ask, asked, see)
@@ -74,7 +74,7 @@ async def ask(episode: GatewayEpisode, asked: ChatRequest, see: See | None = Non
 async def read(
     episode: GatewayEpisode, pending: Sequence[Pending], asked: ChatRequest
 ) -> list[Choice]:
-    """The replies of calls that are sampled, without blocking. ApiError as for
+    """Returns the replies of calls that are sampled, without blocking. ApiError as for
     `GatewayEpisode.answer`."""
     if len(pending) == 1 and pending[0].num_written <= SHORT_TOKENS:
         return [episode.answer(pending[0], asked)]
@@ -95,7 +95,7 @@ def cancel(episode: GatewayEpisode, pending: Sequence[Pending]) -> None:
 
 
 def head_of(model: str, pending: Sequence[Pending], asked: ChatRequest) -> ChatResult:
-    """What is known of a result before anything is written."""
+    """Returns what is known of a result before anything is written."""
     of_prompts = pending[:: asked.options.n]
     prompt = sum(len(each.call.context_ids()) for each in of_prompts)
     usage = Usage(prompt, 0, cached=prompt - sum(each.num_new for each in of_prompts))
@@ -130,13 +130,13 @@ class StreamEvents(Protocol):
     """An API's events, as text. sent: of each reply, the content that was sent already."""
 
     def start(self, head: ChatResult) -> Iterator[str]:
-        """head: of the result, without choices."""
+        """Yields how the stream begins. head: of the result, without choices."""
 
     def content(self, head: ChatResult, number: int, more: str) -> Iterator[str]:
-        """More of the content of a reply."""
+        """Yields more of the content of a reply."""
 
     def end(self, result: ChatResult, sent: Mapping[int, str]) -> Iterator[str]:
-        """All that is left."""
+        """Yields all that is left of the result."""
 
     def failed(self, error: ApiError) -> str: ...
 
@@ -148,8 +148,8 @@ async def streamed(
     events: StreamEvents,
     on_result: Callable[[ChatResult], None],
 ) -> StreamingResponse:
-    """ApiError if the request is refused; what goes wrong later is an event. on_result: called with
-    the whole result before it is told."""
+    """Answers a request while the policy writes. ApiError if the request is refused; what goes
+    wrong later is an event. on_result: called with the whole result before it is told."""
     loop = asyncio.get_running_loop()
     news: asyncio.Queue[tuple[int, str]] = asyncio.Queue()
 

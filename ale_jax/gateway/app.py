@@ -46,9 +46,9 @@ def make_app(
     engine_counts: Callable[[], Mapping[str, float]] = dict,
     check: Callable[[], None] = lambda: None,
 ) -> FastAPI:
-    """model: the name under which the policy is listed. engine_counts: what the engine has done
-    since its start, for the metrics. check: raises RolloutsFailed if it will not answer any
-    more."""
+    """Makes the application. model: the name under which the policy is listed. engine_counts: what
+    the engine has done since its start, for the metrics. check: raises RolloutsFailed if it will
+    not answer any more."""
     app = FastAPI(title="ALE-JAX gateway", docs_url=None, redoc_url=None)
     histories, metrics = Histories(), GatewayMetrics(engine_counts)
     retries = Retries(metrics.count)

@@ -44,11 +44,11 @@ class Policy(Protocol):
         key: np.ndarray,
         stop_checker: StopChecker | None,
     ) -> Future[Sampled]:
-        """stop_checker: given the ids that have been sampled so far, returns after how many of them
-        the reply ends; None if it goes on."""
+        """Asks for a reply to a conversation with new ids. stop_checker: given the ids that have
+        been sampled so far, returns after how many of them the reply ends; None if it goes on."""
 
     def end(self, conversation: int) -> None:
-        """A reply in progress fails."""
+        """Ends a conversation; a reply in progress fails."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Conversations:
         self._ended = False
 
     def place(self, call: Call) -> Place | None:
-        """None after the end."""
+        """Returns the conversation for a call; None after the end."""
         with self._lock:
             if self._ended:
                 return None

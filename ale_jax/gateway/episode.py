@@ -35,12 +35,12 @@ See = Callable[[int, str], None]
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeOptions:
-    """kept: as for `Conversations`. obeys: whether a request decides how it is sampled; in training
-    the config does, or an agent that asks for temperature 0 would never explore. Schemas hold
-    either way. max_replies: that the episode's agents get; None for no limit. max_tokens: of a
-    conversation, the reply included; None for no limit. max_chars: of a conversation and its tools;
-    longer ones are refused before they are tokenized, which takes seconds for ten megabytes; None
-    for no limit. given: the turns that the first conversation
+    """What an episode's agents may ask for. kept: as for `Conversations`. obeys: whether a request
+    decides how it is sampled; in training the config does, or an agent that asks for temperature 0
+    would never explore. Schemas hold either way. max_replies: that the episode's agents get; None
+    for no limit. max_tokens: of a conversation, the reply included; None for no limit. max_chars:
+    of a conversation and its tools; longer ones are refused before they are tokenized, which takes
+    seconds for ten megabytes; None for no limit. given: the turns that the first conversation
     begins with, and that were not sampled in this episode. on_turn: called with True when the agent
     begins to wait for the policy, and with False when it has all its answers, by any thread.
     """
@@ -65,7 +65,7 @@ class Pending:
 
     @property
     def num_written(self) -> int:
-        """Ids of the reply, of a call that is sampled; 0 if it failed."""
+        """Counts the ids of the reply, of a call that is sampled; 0 if it failed."""
         return 0 if self.sampled.exception() else len(self.sampled.result().ids)
 
 
@@ -122,7 +122,7 @@ class GatewayEpisode:
         return pending
 
     def sampled(self, pending: Pending) -> Sampled:
-        """What was sampled for a call, of which nothing is known yet to the tree.
+        """Returns what was sampled for a call, of which nothing is known yet to the tree.
 
         Raises:
           ApiError: 410 if the episode has ended meanwhile, 503 if the engine has.
@@ -139,7 +139,7 @@ class GatewayEpisode:
         self._wait_no_more(pending.call)
 
     def answer(self, pending: Pending, request: ChatRequest) -> Choice:
-        """The reply to the request, once it is sampled.
+        """Returns the reply to the request, once it is sampled.
 
         Raises:
           ApiError: 400 if the context is full, or as `sampled`.
@@ -178,7 +178,8 @@ class GatewayEpisode:
         return self.tree.branches(choice)
 
     def count_tokens(self, request: ChatRequest) -> int:
-        """Of the prompt that the request would be read as. ApiError (400) as for `ask`."""
+        """Counts the tokens of the prompt that the request would be read as. ApiError (400) as for
+        `ask`."""
         self._require_short(request)
         with _refusing("messages"):
             return len(self.tree.place(request.messages, request.tools).context_ids())

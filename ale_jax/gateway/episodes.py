@@ -57,8 +57,8 @@ class Episodes:
 
     @contextlib.contextmanager
     def admitted(self, token: str) -> Iterator[GatewayEpisode]:
-        """The episode of a call, which ends with the block. ApiError as from `find`, or 429 if
-        there are as many calls as there may be."""
+        """Admits a call to its episode, which ends with the block. ApiError as from `find`, or 429
+        if there are as many calls as there may be."""
         episode = self.find(token)
         with self._lock:
             if self._most_calls is not None and self._calls >= self._most_calls:
@@ -72,7 +72,8 @@ class Episodes:
                 self._calls -= 1
 
     def find(self, token: str) -> GatewayEpisode:
-        """ApiError: 401, or 410."""
+        """Returns the open episode of a token. ApiError: 401 if it is unknown, 410 if it has
+        ended."""
         with self._lock:
             episode, has_ended = self._open.get(_hash(token)), _hash(token) in self._ended
         if has_ended:
@@ -108,7 +109,7 @@ class Guard:
 
 
 def episode_of(request: Request) -> GatewayEpisode:
-    """The episode that the guard has found."""
+    """Returns the episode that the guard has found."""
     return request.state.episode
 
 

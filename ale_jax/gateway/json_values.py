@@ -12,7 +12,7 @@ MAX_DEPTH = 128  # templates, hashes and answers are written by recursion, which
 
 
 def flaw_of(value: Any) -> str:
-    """Why a parsed value cannot be passed on; "" if it can."""
+    """Returns why a parsed value cannot be passed on; "" if it can."""
     waiting: list[tuple[Iterable[Any], int]] = [((value,), 0)]
     while waiting:
         parts, depth = waiting.pop()
@@ -33,14 +33,15 @@ def flaw_of(value: Any) -> str:
 
 
 def without_flaw(value: Any) -> Any:
-    """The value itself. ValueError if it cannot be passed on."""
+    """Returns the value itself. ValueError if it cannot be passed on."""
     if flaw := flaw_of(value):
         raise ValueError(flaw)
     return value
 
 
 def value_or_text(text: str) -> Any:
-    """The JSON value that `text` writes; `text` itself if it writes none that can be passed on."""
+    """Returns the JSON value that `text` writes; `text` itself if it writes none that can be passed
+    on."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

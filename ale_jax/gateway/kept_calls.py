@@ -64,13 +64,14 @@ class Histories:
         self._kept: Newest[_History] = Newest(max_kept, max_chars)
 
     def keep(self, id: str, episode: GatewayEpisode, messages: Sequence[ChatMessage]) -> None:
-        """messages: of the request, and the response."""
+        """Keeps the messages of a request, and the response to it."""
         with self._lock:
             chars = sum(message.num_chars for message in messages)
             self._kept.keep(id, (episode, tuple(messages)), chars)
 
     def after(self, id: str, episode: GatewayEpisode) -> tuple[ChatMessage, ...]:
-        """ApiError (404) if the episode has no such response, or not any more."""
+        """Returns the messages up to a response. ApiError (404) if the episode has no such
+        response, or not any more."""
         with self._lock:
             owner, messages = self._kept.get(id) or (None, ())
         if owner is not episode:
@@ -99,7 +100,8 @@ class Retries:
     async def answer(
         self, key: str, episode: GatewayEpisode, asked: ChatRequest, request: Request, model: str
     ) -> ChatResult:
-        """Like `answers.answer`. ApiError (422) if the key came with another request before."""
+        """Answers a call, as `answers.answer` does, or again. ApiError (422) if the key came with
+        another request before."""
         if len(key) > MAX_KEY:
             raise ApiError(400, f"a key may have {MAX_KEY} letters", HEADER)
         place = episode, key
@@ -138,7 +140,8 @@ class _KeptCall:
         return self.answer.cancelled() or self.answer.exception() is not None
 
     async def delivered_to(self, request: Request) -> ChatResult:
-        """ApiError as for `answers.answer`, also (499) if this client has gone."""
+        """Returns the answer when it is there. ApiError as for `answers.answer`, also (499) if this
+        client has gone."""
         self._clients += 1
         self._mark(is_lost=False)
         is_delivered = False

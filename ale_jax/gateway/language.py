@@ -39,8 +39,8 @@ class Language:
     token_bytes: Callable[[int], bytes | None] = lambda id: None
 
     def grammar(self, request: ChatRequest) -> str | None:
-        """What the request holds a reply to; None if to nothing. ApiError (400) if this format
-        cannot be held to it."""
+        """Returns the grammar that the request holds a reply to; None if to nothing. ApiError (400)
+        if this format cannot be held to it."""
         try:
             if request.tool_choice not in (AUTO, NONE):
                 return self._call_grammar(request)
@@ -61,7 +61,7 @@ class Language:
         return grammar
 
     def read(self, ids: np.ndarray, request: ChatRequest) -> ParsedReply:
-        """A whole reply. It ends before the first of the texts that were asked to stop it."""
+        """Reads a whole reply. It ends before the first of the texts that were asked to stop it."""
         text = self.marked_text(ids)
         stop = _first_stop(text, request.options.stop)
         said = self._read(text.partition(stop)[0] if stop else text, request)
@@ -81,11 +81,11 @@ class Language:
         return dataclasses.replace(said, calls=said.calls[:1])
 
     def token_text(self, id: int) -> str:
-        """What a token stands for, if it stands alone."""
+        """Returns what a token stands for, if it stands alone."""
         return without_marks(self.marked_text(np.array([id])))
 
     def end_of(self, ids: np.ndarray, stops: Sequence[str]) -> int | None:
-        """After how many of the ids one of the texts is complete; None if none is."""
+        """Returns after how many of the ids one of the texts is complete; None if none is."""
 
         def is_met(length: int) -> bool:
             return bool(_first_stop(self.marked_text(ids[:length]), stops))
@@ -94,8 +94,8 @@ class Language:
         return bisect_left(range(len(ids)), True, key=is_met) if is_met(len(ids)) else None
 
     def preview(self, ids: np.ndarray, request: ChatRequest) -> str:
-        """The content of an unfinished reply, as far as it is sure: the whole reply's begins with
-        it."""
+        """Returns the content of an unfinished reply, as far as it is sure: the whole reply's
+        begins with it."""
         text = self.marked_text(ids)
         sure = text[: sendable(text, request.options.stop)]
         if request.prompts:

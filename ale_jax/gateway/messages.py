@@ -19,8 +19,8 @@ AROUND = 16
 
 @dataclasses.dataclass(frozen=True)
 class ToolCall:
-    """arguments: JSON as it was written, which may be malformed if the policy wrote it. id: by
-    which a result names its call; clients may change it."""
+    """A call of a tool. arguments: JSON as it was written, which may be malformed if the policy
+    wrote it. id: by which a result names its call; clients may change it."""
 
     name: str
     arguments: str
@@ -29,8 +29,8 @@ class ToolCall:
 
 @dataclasses.dataclass(frozen=True)
 class ChatMessage:
-    """reasoning: what the policy thought before its answer. answers: the id of the call that a tool
-    message has the result of."""
+    """A message of a conversation. reasoning: what the policy thought before its answer. answers:
+    the id of the call that a tool message has the result of."""
 
     role: Role
     content: str
@@ -47,16 +47,16 @@ class ChatMessage:
 
 
 def message_key(message: ChatMessage) -> bytes:
-    """Equal for messages that mean the same, although a client has stored them and sent them back:
-    it may trim the content, write a call's JSON in another way or number calls anew, and many leave
-    out the reasoning."""
+    """Returns a key that is equal for messages that mean the same, although a client has stored
+    them and sent them back: it may trim the content, write a call's JSON in another way or number
+    calls anew, and many leave out the reasoning."""
     calls = [[call.name, value_or_text(call.arguments)] for call in message.tool_calls]
     # The JSON is one line, so no other message can be written in this way.
     return _digest(f"{message.role} {_json_text(calls)}\n{message.content.strip()}")
 
 
 def path_keys(start: bytes, messages: Sequence[ChatMessage]) -> list[bytes]:
-    """For each message, a key of all messages up to it. start: of what they come after."""
+    """Returns for each message a key of all messages up to it. start: of what they come after."""
     keys = []
     for message in messages:
         start = hashlib.sha256(start + message_key(message)).digest()
@@ -65,12 +65,12 @@ def path_keys(start: bytes, messages: Sequence[ChatMessage]) -> list[bytes]:
 
 
 def tools_key(tools: Sequence[dict[str, Any]]) -> bytes:
-    """Of the tools that a conversation offers."""
+    """Returns a key of the tools that a conversation offers."""
     return _digest(_json_text(list(tools)))
 
 
 def text_key(prompt_ids: np.ndarray) -> bytes:
-    """Of a text that is no conversation."""
+    """Returns a key of a text that is no conversation."""
     return hashlib.sha256(b"text" + prompt_ids.tobytes()).digest()
 
 

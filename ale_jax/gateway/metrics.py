@@ -87,7 +87,7 @@ class GatewayMetrics:
         self._tokens = {kind: tokens.labels(kind) for kind in ("prompt", "cached", "completion")}
 
     def count(self, result: ChatResult) -> None:
-        """The tokens of a finished call. Those that were cached are part of the prompt."""
+        """Counts the tokens of a finished call. Those that were cached are part of the prompt."""
         used = result.usage
         self.recent_replies.append(RecentReply(time.monotonic(), used.completion))
         self._tokens["prompt"].inc(used.prompt)
@@ -141,7 +141,7 @@ class PathLoad:
 
 
 def load_page(metrics: GatewayMetrics, model: str) -> str:
-    """The page as HTML."""
+    """Returns the page as HTML."""
     now = time.monotonic()
     replies = [each for each in metrics.recent_replies if now - each.ended < WINDOW_S]
     calls = [each.ended for each in metrics.recent_calls if now - each.ended < WINDOW_S]

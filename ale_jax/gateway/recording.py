@@ -46,8 +46,8 @@ NOT_PASSED_ON = frozenset((*OF_CONNECTION, *COMPUTED_ANEW))
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """path: with its query, below the API's address. request: JSON; None for a GET. kind: the
-    answer's content type."""
+    """A request and its answer. path: with its query, below the API's address. request: JSON; None
+    for a GET. kind: the answer's content type."""
 
     path: str
     request: Any
@@ -57,14 +57,15 @@ class Exchange:
 
 
 def append(file: Path, exchange: Exchange) -> None:
-    """The line is written at once, so that a program that ends leaves whole lines."""
+    """Adds an exchange to a recording. The line is written at once, so that a program that ends
+    leaves whole lines."""
     line = json.dumps(dataclasses.asdict(exchange)) + "\n"
     with file.open("a", encoding="utf-8") as recording:
         recording.write(line)
 
 
 def read(file: Path) -> list[Exchange]:
-    """ValueError, with the line's number, if it is no recording."""
+    """Reads a recording. ValueError, with the line's number, if it is no recording."""
     found = []
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
         try:
@@ -83,7 +84,7 @@ def read(file: Path) -> list[Exchange]:
 
 
 def difference(expected: Any, found: Any, place: str = "request") -> str:
-    """Where two JSON values differ first, and how; empty if they do not."""
+    """Returns where two JSON values differ first, and how; empty if they do not."""
     if type(expected) is not type(found) or not isinstance(expected, dict | list):
         same = type(expected) is type(found) and expected == found
         return "" if same else f"{place}: {_short(found)} instead of {_short(expected)}"
@@ -112,8 +113,9 @@ def _short(value: Any) -> str:
 
 
 def make_recorder(url: str, file: Path) -> Starlette:
-    """url: of the API, up to what its paths have in common. Answers are recorded once they are
-    whole; a call that was broken off is not."""
+    """Makes a proxy before an API that records what goes through it. url: of the API, up to what
+    its paths have in common. Answers are recorded once they are whole; a call that was broken off
+    is not."""
     client = httpx.AsyncClient(base_url=url, timeout=None)
 
     async def pass_on(request: Request) -> Response:

@@ -47,10 +47,11 @@ class SampleOptions:
 
 @dataclasses.dataclass(frozen=True)
 class ChatRequest:
-    """tools: as chat templates take them. tool_choice: AUTO, NONE, REQUIRED, or a tool's name.
-    schema: that the content must satisfy; None for any text. stream: whether the reply is sent
-    while it is written, with_usage: and the usage at its end. prompts: texts or ids that the policy
-    goes on with as they are, instead of the messages, of which there are none then."""
+    """What a client asks the policy. tools: as chat templates take them. tool_choice: AUTO, NONE,
+    REQUIRED, or a tool's name. schema: that the content must satisfy; None for any text. stream:
+    whether the reply is sent while it is written, with_usage: and the usage at its end. prompts:
+    texts or ids that the policy goes on with as they are, instead of the messages, of which there
+    are none then."""
 
     model: str
     messages: tuple[ChatMessage, ...]
@@ -65,7 +66,8 @@ class ChatRequest:
 
     @cached_property
     def num_chars(self) -> int:
-        """Of messages, of tools as JSON, and of prompts, in which an id counts as a letter."""
+        """Counts the characters of messages, of tools as JSON, and of prompts, in which an id
+        counts as a letter."""
         texts = sum(each.num_chars for each in self.messages) + sum(map(len, self.prompts))
         return texts + (len(json.dumps(self.tools, ensure_ascii=False)) if self.tools else 0)
 
@@ -93,8 +95,8 @@ class TokenLogprob:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """logprobs: of all tokens of the reply; None if they were not asked for. stop: the text that
-    ended it, of those that were to; "" if none did."""
+    """One reply to a request. logprobs: of all tokens of the reply; None if they were not asked
+    for. stop: the text that ended it, of those that were to; "" if none did."""
 
     message: ChatMessage
     finish: Finish

@@ -84,7 +84,8 @@ class Chart:
 
 
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """About `count` round values inside [low, high], 1, 2 or 5 times a power of ten apart."""
+    """Returns about `count` round values inside [low, high], 1, 2 or 5 times a power of ten
+    apart."""
     raw = (high - low) / count
     power = 10.0 ** math.floor(math.log10(raw))
     step = power * next(m for m in (1, 2, 5, 10) if raw <= m * power * (1 + 1e-9))
@@ -94,7 +95,7 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def padded_range(values: Sequence[float]) -> tuple[float, float]:
-    """A range around `values` with a small margin; never empty."""
+    """Returns a range around `values` with a small margin; never empty."""
     low, high = min(values), max(values)
     air = 0.06 * (high - low) or max(abs(high), 1.0) * 0.1
     return low - air, high + air
@@ -131,7 +132,7 @@ def path(points: Sequence[Point], x_scale: Scale, y_scale: Scale) -> str:
 def line_chart(
     points: Sequence[Point], label: str, description: str, x_range: tuple[float, float]
 ) -> Chart:
-    """A small chart of one metric over minutes, with a y axis of its own."""
+    """Returns a small chart of one metric over minutes, with a y axis of its own."""
     x_scale = Scale(*x_range)
     y_range = padded_range([y for _, y in points])
     y_scale = Scale(*y_range, down=True)

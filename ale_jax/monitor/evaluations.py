@@ -45,7 +45,7 @@ class Evaluation:
         return sum(result.tasks for result in self.families.values())
 
     def total(self, held_out: bool) -> FamilyResult:
-        """The sum over all families that were held out, or over all that were not."""
+        """Returns the sum over all families that were held out, or over all that were not."""
         chosen = [r for r in self.families.values() if r.held_out == held_out]
         return FamilyResult(
             sum(r.successes for r in chosen), sum(r.tasks for r in chosen), held_out
@@ -53,7 +53,7 @@ class Evaluation:
 
 
 def recorded_names(workdir: Path) -> set[str]:
-    """The names of the evaluations in the run's file."""
+    """Returns the names of the evaluations in the run's file."""
     path = Path(workdir) / EVALUATIONS_FILE
     return {e.name for e in read_evaluations(path)} if path.exists() else set()
 
@@ -104,7 +104,7 @@ def write_evaluations(workdir: Path, evaluations: Iterable[Evaluation]) -> None:
 
 
 def read_evaluations(path: Path) -> tuple[Evaluation, ...]:
-    """The evaluations in the file at `path`, in the order written.
+    """Returns the evaluations in the file at `path`, in the order written.
 
     Raises:
       FileNotFoundError: there is no such file.
@@ -188,7 +188,7 @@ def write_summary(workdir: Path, summary: Summary) -> Path:
 
 
 def read_summary(path: Path) -> Summary:
-    """The summary at `path`.
+    """Returns the summary at `path`.
 
     Raises:
       FileNotFoundError: there is no such file.

@@ -93,13 +93,13 @@ class EarlyEvents:
 
 
 def read_events(path: Path) -> Lines[Event]:
-    """The events of an events.jsonl; see `files.read_lines` for what is tolerated."""
+    """Returns the events of an events.jsonl; see `files.read_lines` for what is tolerated."""
     return read_lines(Path(path), _parse_event)
 
 
 def readable_events(path: Path) -> Iterator[Event]:
-    """The events of an events.jsonl, without lines that are damaged: for counts, which neither
-    damage nor the size of the file may prevent."""
+    """Yields the events of an events.jsonl, without lines that are damaged: for counts, which
+    neither damage nor the size of the file may prevent."""
     with Path(path).open("rb") as file:
         for line in file:
             with contextlib.suppress(
@@ -109,7 +109,7 @@ def readable_events(path: Path) -> Iterator[Event]:
 
 
 def dropped_groups(events: Iterable[Event]) -> list[Event]:
-    """The GROUP_DROPPED events that still hold, in their order."""
+    """Returns the GROUP_DROPPED events that still hold, in their order."""
     of_groups = [event for event in events if event.kind in (GROUP_DROPPED, GROUP_REOPENED)]
     hold, reopened = [], set()
     for event in reversed(of_groups):

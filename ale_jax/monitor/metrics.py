@@ -75,7 +75,7 @@ class MetricsWriter:
         self._started = clock() - (kept[-1]["seconds"] if kept else 0.0)
 
     def seconds(self) -> float:
-        """The run's time until now, without the pauses before it was resumed."""
+        """Returns the run's time until now, without the pauses before it was resumed."""
         return self._clock() - self._started
 
     def log(self, step: int, values: Mapping[str, Any], phase: str) -> None:
@@ -134,7 +134,7 @@ class MetricsWriter:
 
 
 def read_metrics(path: Path) -> Lines[dict[str, Any]]:
-    """The lines of a metrics.jsonl; see `files.read_lines` for what is tolerated."""
+    """Returns the lines of a metrics.jsonl; see `files.read_lines` for what is tolerated."""
     return read_lines(Path(path), _parse_line)
 
 

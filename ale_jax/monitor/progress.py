@@ -79,7 +79,7 @@ def duration(seconds: float) -> str:
 
 
 def plain_figures(figures: Mapping[str, float | None]) -> list[str]:
-    """The figures that are not None, as text."""
+    """Returns the figures that are not None, as text."""
     words = [
         ("success {:.0%}", ["success"]),
         ("reward {:+.2f}", ["reward"]),
@@ -99,7 +99,7 @@ def plain_figures(figures: Mapping[str, float | None]) -> list[str]:
 
 
 def panel(view: View) -> RenderableType:
-    """The live display, at most PANEL_WIDTH wide."""
+    """Returns the live display, at most PANEL_WIDTH wide."""
     title = Text.assemble((" ale-jax ", "bold"), ("· ", "dim"), (f"{view.phase} ", "bold cyan"))
     framed = Panel(
         Group(_bar_row(view), Text(), _figure_table(view)),
@@ -278,7 +278,8 @@ class Progress:
                 self._print_line()
 
     def position(self) -> tuple[str, int]:
-        """The phase, or what is being compiled in it, and the number of its finished steps."""
+        """Returns the phase, or what is being compiled in it, and the number of its finished
+        steps."""
         with self._lock:
             compiling = f"compiling {', '.join(self._compiling)}" if self._compiling else ""
             return compiling or self._name, self._done
@@ -342,8 +343,8 @@ class Progress:
 
 
 def make_progress(stream: TextIO, plain: bool | None = None) -> Progress:
-    """A Progress on `stream`. plain: whether to print plain lines; None: unless the stream is a
-    terminal."""
+    """Returns a Progress on `stream`. plain: whether to print plain lines; None: unless the stream
+    is a terminal."""
     if plain is None:
         plain = not stream.isatty() or os.environ.get("TERM", "dumb") == "dumb"
     return Progress(Display(file=stream, no_color=True if plain else None), plain)

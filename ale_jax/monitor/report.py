@@ -40,13 +40,14 @@ def write_report(workdir: Path) -> Path:
 
 
 def is_reported(workdir: Path) -> bool:
-    """Whether a finished run has the report of its end, and not only one from before it went on."""
+    """Returns whether a finished run has the report of its end, and not only one from before it
+    went on."""
     report, summary = workdir / REPORT_FILE, workdir / SUMMARY_FILE
     return report.exists() and report.stat().st_mtime_ns >= summary.stat().st_mtime_ns
 
 
 def render(run: RunFiles) -> str:
-    """The page as HTML."""
+    """Returns the page as HTML."""
     before, after = sections.before_and_after(run)
     return (
         _environment()

@@ -140,7 +140,7 @@ class EventRow:
 
 
 def rate(result: FamilyResult) -> Rate | None:
-    """The success rate of an evaluation's result; None if nothing was evaluated."""
+    """Returns the success rate of an evaluation's result; None if nothing was evaluated."""
     if result.tasks == 0:
         return None
     low, high = wilson_interval(result.successes, result.tasks)
@@ -149,7 +149,7 @@ def rate(result: FamilyResult) -> Rate | None:
 
 
 def before_and_after(run: RunFiles) -> tuple[Evaluation | None, Evaluation | None]:
-    """The evaluations named WARM_START and FINAL."""
+    """Returns the evaluations named WARM_START and FINAL."""
     by_name = {evaluation.name: evaluation for evaluation in run.evaluations}
     return by_name.get(WARM_START), by_name.get(FINAL)
 
@@ -186,7 +186,8 @@ def learning_curve(run: RunFiles) -> Chart | None:
 
 
 def family_rows(run: RunFiles, held_out: bool) -> list[FamilyRow]:
-    """The trained families, or the held-out ones, before and after reinforcement learning."""
+    """Returns the trained families, or the held-out ones, before and after reinforcement
+    learning."""
     before, after = before_and_after(run)
     families: dict[str, None] = {}
     for evaluation in filter(None, (before, after)):
@@ -214,7 +215,8 @@ def staleness_bars(run: RunFiles) -> list[Bar]:
 
 
 def time_splits(run: RunFiles) -> list[TimeSplit]:
-    """How reinforcement learning spent its time; splits that were not recorded are left out."""
+    """Returns how reinforcement learning spent its time; splits that were not recorded are left
+    out."""
     splits = []
     for title, parts in TIMES.items():
         totals = {label: _total(run, RL, metric) for label, metric, _ in parts}
@@ -254,7 +256,7 @@ def event_counts(run: RunFiles) -> list[tuple[str, int, str]]:
 
 
 def event_rows(run: RunFiles) -> list[EventRow]:
-    """The last MAX_EVENTS events, with the seconds since the run's first event."""
+    """Returns the last MAX_EVENTS events, with the seconds since the run's first event."""
     return [
         EventRow(
             seconds=max(0.0, event.time - run.events[0].time),
@@ -268,8 +270,8 @@ def event_rows(run: RunFiles) -> list[EventRow]:
 
 
 def dropped_rows(run: RunFiles) -> list[Mapping[str, Any]]:
-    """The last MAX_DROPPED groups that were dropped: what DROPPED_FIELDS says of each. Without
-    those of lost steps, which a resumed run plays again."""
+    """Returns the last MAX_DROPPED groups that were dropped: what DROPPED_FIELDS says of each.
+    Without those of lost steps, which a resumed run plays again."""
     dropped = [event.fields for event in dropped_groups(run.events)]
     return [
         {name: fields.get(name, "") for name in DROPPED_FIELDS} for fields in dropped[-MAX_DROPPED:]

@@ -53,7 +53,7 @@ class RunFiles:
         return self.workdir.resolve().name
 
     def phase(self, name: str) -> list[dict[str, Any]]:
-        """The metrics lines of one phase, in order."""
+        """Returns the metrics lines of one phase, in order."""
         return [line for line in self.metrics if line["phase"] == name]
 
 
@@ -87,7 +87,7 @@ def require_run(workdir: Path) -> None:
 
 
 def read_config(path: Path) -> tuple[tuple[str, str], ...]:
-    """The values in a config.json as ("section.name", value as JSON), in the order written.
+    """Returns the values in a config.json as ("section.name", value as JSON), in the order written.
 
     Raises:
       ValueError: it is damaged, not an object, or nested deeper than MAX_CONFIG_DEPTH.

@@ -67,7 +67,7 @@ class ScheduleWriter:
 
 
 def read_schedule(path: Path) -> Lines[ScheduledStep]:
-    """The steps of a schedule.jsonl; see `files.read_lines` for what is tolerated."""
+    """Returns the steps of a schedule.jsonl; see `files.read_lines` for what is tolerated."""
     return read_lines(Path(path), _parse_step)
 
 

@@ -152,7 +152,7 @@ class TrajectoryWriter:
 
 
 def read_trajectories(path: Path) -> Lines[TrajectorySample]:
-    """The samples of a trajectories.jsonl; see `files.read_lines` for what is tolerated."""
+    """Returns the samples of a trajectories.jsonl; see `files.read_lines` for what is tolerated."""
     return read_lines(Path(path), _parse_sample)
 
 
@@ -243,13 +243,13 @@ class EpisodeView:
 
 
 def succeeded(sample: TrajectorySample) -> bool:
-    """Whether the verifier accepted the outcome: only then is the reward positive."""
+    """Returns whether the verifier accepted the outcome: only then is the reward positive."""
     return sample.reward > 0
 
 
 def episode_views(samples: Sequence[TrajectorySample]) -> list[EpisodeView]:
-    """The episodes to show. The first two are a success and a failure at the same task, if there
-    are such."""
+    """Returns the episodes to show. The first two are a success and a failure at the same task, if
+    there are such."""
     chosen = choose(samples)
     largest = max((abs(t.credit or 0.0) for s in chosen for t in s.turns), default=0.0)
     return [
@@ -259,8 +259,8 @@ def episode_views(samples: Sequence[TrajectorySample]) -> list[EpisodeView]:
 
 
 def choose(samples: Sequence[TrajectorySample]) -> list[TrajectorySample]:
-    """A success and a failure of the latest group that has both, and then the latest samples of
-    other families. If no group has both: the latest success and the latest failure."""
+    """Returns a success and a failure of the latest group that has both, and then the latest
+    samples of other families. If no group has both: the latest success and the latest failure."""
     chosen = _contrast(samples)
     families = {sample.family for sample in chosen}
     for sample in reversed(samples):

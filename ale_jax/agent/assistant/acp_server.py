@@ -27,7 +27,7 @@ STOP_REASONS = {"finished": "end_turn", "max_turns": "max_turn_requests", "lengt
 
 
 async def serve(arguments: argparse.Namespace) -> int:
-    """Until the client closes our standard input."""
+    """Serves the client until it closes our standard input. Returns the exit code."""
     acp = load("acp")
     settings, endpoint = settings_of(arguments)
     agent = AcpAgent(settings, endpoint, sessions_of(arguments))

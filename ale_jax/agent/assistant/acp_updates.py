@@ -62,7 +62,7 @@ class Updates:
                 )
 
     async def replay(self, event: Event) -> None:
-        """The same for an event of the log, which has no pieces."""
+        """Tells the client of an event of the log, which has no pieces."""
         match event:
             case Asked(agent=""):
                 await self._send(self._acp.update_user_message_text(event.text))
@@ -83,7 +83,7 @@ class Updates:
         )
 
     async def ask(self, call_id: str, tool: str, arguments: Mapping[str, Any]) -> str:
-        """The person's answer; NO if the client cancels."""
+        """Asks the person at the client. Returns the answer; NO if the client cancels."""
         options = [
             self._schema.PermissionOption(option_id=id, name=name, kind=kind)
             for id, name, kind in (

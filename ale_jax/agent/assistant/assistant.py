@@ -40,8 +40,8 @@ from ale_jax.agent.assistant.workspace import Workspace
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """folder: the working directory. ask: None where there is nobody to ask for permission.
-    listeners: are told of every event, after it is in the log."""
+    """What an assistant works with. folder: the working directory. ask: None where there is nobody
+    to ask for permission. listeners: are told of every event, after it is in the log."""
 
     settings: Settings
     endpoint: EndpointSettings
@@ -110,11 +110,11 @@ class Assistant:
         self.gatekeeper.mode = mode
 
     async def work_on(self, request: str) -> Ended:
-        """As `Agent.work_on`."""
+        """Lets the main agent work on a request, as `Agent.work_on` does."""
         return await self._agent.work_on(request)
 
     async def compact(self) -> None:
-        """EndpointError if there is no summary."""
+        """Replaces the conversation by a summary. EndpointError if the model writes none."""
         await self._agent.room.compact()
 
     async def _start(self) -> None:

@@ -44,7 +44,7 @@ class SubagentRef:
 
 @dataclasses.dataclass(frozen=True)
 class ObservationResult:
-    """source_call_id: of a call in the same step."""
+    """The result of a call. source_call_id: of a call in the same step."""
 
     source_call_id: str
     content: str
@@ -66,8 +66,8 @@ class Metrics:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """step_id: from 1. timestamp: ISO 8601. llm_call_count: 1 for an agent's, for each call of the
-    model is a step."""
+    """A message, or a call of the model with its tools' results. step_id: from 1. timestamp: ISO
+    8601. llm_call_count: 1 for an agent's, for each call of the model is a step."""
 
     step_id: int
     timestamp: str

@@ -12,8 +12,9 @@ from ale_jax.files import write_atomically
 
 
 def clip(text: str, limit: int) -> str:
-    """At most `limit` characters of the head and the tail together, with a note between them of how
-    many were left out. Errors are mostly at the end, and what was run is at the beginning."""
+    """Returns at most `limit` characters of the head and the tail together, with a note between
+    them of how many were left out. Errors are mostly at the end, and what was run is at the
+    beginning."""
     if len(text) <= limit:
         return text
     head, tail = limit - limit // 2, limit // 2
@@ -22,7 +23,7 @@ def clip(text: str, limit: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Without what controls a terminal or reorders its text. Newlines and tabs stay."""
+    """Replaces what controls a terminal or reorders its text. Newlines and tabs stay."""
     return "".join(
         sign if sign in "\n\t" or sign.isprintable() else "\N{REPLACEMENT CHARACTER}"
         for sign in text
@@ -30,12 +31,12 @@ def printable(text: str) -> str:
 
 
 def encodable(text: str) -> str:
-    """Lone surrogates, which JSON can hold and UTF-8 cannot, are replaced."""
+    """Replaces lone surrogates, which JSON can hold and UTF-8 cannot."""
     return text.encode("utf-8", "replace").decode()
 
 
 def encodable_json(value: Any) -> Any:
-    """The same for all texts in a JSON value."""
+    """Replaces lone surrogates in all texts of a JSON value."""
     if isinstance(value, str):
         return encodable(value)
     if isinstance(value, dict):

@@ -20,7 +20,8 @@ SUMMARISE = (
 
 @dataclasses.dataclass(frozen=True)
 class ContextRoom:
-    """tell: has to add each event to `conversation`."""
+    """Makes room in a conversation that has nearly filled the model's context. tell: has to add
+    each event to `conversation`."""
 
     endpoint: Endpoint
     conversation: Conversation

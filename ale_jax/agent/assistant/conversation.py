@@ -25,7 +25,7 @@ NEWEST_KEPT = 4  # outputs that the model is probably still working with
 
 
 class Conversation:
-    """agent: whose events it is made of."""
+    """The messages of one agent, made of the events that have its name."""
 
     def __init__(self, agent: str = "", events: Iterable[Event] = ()):
         self._agent = agent
@@ -62,17 +62,19 @@ class Conversation:
                 self._compact(event.summary)
 
     def messages(self) -> list[Message]:
-        """What to ask the model with."""
+        """Returns what to ask the model with."""
         self._answer_open_calls()
         return list(self._messages)
 
     def num_tokens(self) -> int:
-        """An estimate: the endpoint's own count, and the characters of what came after it."""
+        """Estimates the tokens of the conversation: the endpoint's own count, and the characters of
+        what came after it."""
         new = sum(map(num_chars, self._messages[self._num_known :]))
         return self._known_tokens + round(new / max(self._chars_per_token, 0.1))
 
     def with_own_ids(self, calls: Iterable[AssistantCall]) -> tuple[AssistantCall, ...]:
-        """Some endpoints count calls anew in each reply, so that a result would answer several."""
+        """Gives calls whose id is taken a new one. Some endpoints count calls anew in each reply,
+        so that a result would answer several."""
         taken, found = set(self._call_ids), []
         for call in calls:
             if call.id in taken:
@@ -82,7 +84,7 @@ class Conversation:
         return tuple(found)
 
     def long_outputs(self) -> Iterator[tuple[str, str]]:
-        """Call's id and content of the results that are long and not among the newest."""
+        """Yields call's id and content of the results that are long and not among the newest."""
         results = [each for each in self._messages if each["role"] == "tool"]
         for message in results[:-NEWEST_KEPT]:
             if len(message["content"]) > LONG_OUTPUT:

@@ -29,8 +29,9 @@ class EndpointError(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class EndpointSettings:
-    """base_url: such as http://127.0.0.1:8000/v1. max_tokens: of a reply; None: the endpoint's own
-    limit. temperature: None: the endpoint's own. attempts: how often a busy endpoint is asked."""
+    """Where the model is, and how it is asked. base_url: such as http://127.0.0.1:8000/v1.
+    max_tokens: of a reply; None: the endpoint's own limit. temperature: None: the endpoint's own.
+    attempts: how often a busy endpoint is asked."""
 
     base_url: str
     model: str
@@ -85,8 +86,8 @@ class Endpoint:
         see: See,
         may_call: bool = True,
     ) -> AssistantReply:
-        """The next reply. may_call False: without a call of a tool. `see` is told of it while it is
-        written.
+        """Returns the next reply. may_call False: without a call of a tool. `see` is told of it
+        while it is written.
 
         Raises:
           EndpointError: the endpoint refused, failed, or sent what is no reply.

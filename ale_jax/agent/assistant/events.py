@@ -13,8 +13,8 @@ from ale_jax.agent.assistant.messages import AssistantCall, Usage
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Event:
-    """agent: the id of the call that began the sub-agent whose event it is; empty: the main agent.
-    at: seconds since 1970."""
+    """Something that happened in a session. agent: the id of the call that began the sub-agent
+    whose event it is; empty: the main agent. at: seconds since 1970."""
 
     kind: ClassVar[str] = ""
     stored: ClassVar[bool] = True
@@ -68,7 +68,8 @@ class Replied(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CallStarted(Event):
-    """arguments: those that were parsed; None if they are no JSON object."""
+    """A call of a tool begins. arguments: those that were parsed; None if they are no JSON
+    object."""
 
     kind: ClassVar[str] = "call_started"
     stored: ClassVar[bool] = False
@@ -78,7 +79,8 @@ class CallStarted(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CallEnded(Event):
-    """output: as the model reads it. whole: file that holds all of it, if it was long."""
+    """A call of a tool has ended. output: as the model reads it. whole: file that holds all of it,
+    if it was long."""
 
     kind: ClassVar[str] = "call_ended"
     call_id: str
@@ -91,7 +93,7 @@ class CallEnded(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TodosChanged(Event):
-    """items: each with content and status."""
+    """The agent has replaced its list of steps. items: each with content and status."""
 
     kind: ClassVar[str] = "todos_changed"
     items: tuple[dict[str, str], ...]

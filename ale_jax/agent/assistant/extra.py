@@ -7,7 +7,7 @@ from types import ModuleType
 
 
 def load(module: str) -> ModuleType:
-    """ValueError that names the remedy if it is not installed."""
+    """Imports an optional module. ValueError that names the remedy if it is not installed."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -29,8 +29,8 @@ class Hooks:
     seconds: float
 
     async def before(self, tool: str, arguments: Mapping[str, Any]) -> str | None:
-        """Why the call may not be made: what the first hook that failed has written to standard
-        error. A hook that does not end refuses, too."""
+        """Returns why the call may not be made (None if it may): what the first hook that failed
+        has written to standard error. A hook that does not end refuses, too."""
         for hook in self._matching("before", tool):
             code, told = await self._run(hook, {"tool": tool, "arguments": arguments})
             if code != 0:
@@ -40,7 +40,8 @@ class Hooks:
     async def after(
         self, tool: str, arguments: Mapping[str, Any], output: str, is_error: bool
     ) -> str:
-        """What the hooks that failed have written to standard error, for the model to read."""
+        """Returns what the hooks that failed have written to standard error, for the model to
+        read."""
         remarks = []
         for hook in self._matching("after", tool):
             about = {"tool": tool, "arguments": arguments, "output": output, "is_error": is_error}

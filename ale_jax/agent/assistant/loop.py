@@ -53,8 +53,8 @@ class Agent:
     tell: Tell
 
     async def work_on(self, request: str) -> Ended:
-        """Until the model has an answer. What goes wrong is in the event that is returned, which
-        was told already. CancelledError is raised again after that."""
+        """Works until the model has an answer. What goes wrong is in the event that is returned,
+        which was told already. CancelledError is raised again after that."""
         start, progress = time.monotonic(), _Progress()
         try:
             await self.tell(Asked(agent=self.name, text=request))

@@ -36,7 +36,8 @@ class Connection:
         self._task = asyncio.create_task(self._hold())
 
     async def tools(self) -> list[McpTool]:
-        """ValueError if the server does not start, or offers what cannot be used."""
+        """Starts the server and returns its tools. ValueError if it does not start, or offers what
+        cannot be used."""
         await self._ready
         found: list[McpTool] = []
         cursor = None
@@ -58,7 +59,7 @@ class Connection:
         )
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """ToolError if the server does not answer."""
+        """Calls a tool of the server. ToolError if the server does not answer."""
         try:
             result = await self._client.call_tool(tool, dict(arguments))
         except Exception as error:  # the library does not say what it raises
@@ -153,7 +154,8 @@ class McpTool:
 
 
 async def connect(servers: Sequence[McpServer], stack: contextlib.AsyncExitStack) -> list[McpTool]:
-    """The tools of all servers. `stack` closes the connections. ValueError as for one."""
+    """Connects to all servers, and returns their tools. `stack` closes the connections. ValueError
+    as for one."""
     if servers:
         load("mcp")
     connections = [Connection(server) for server in servers]
@@ -163,7 +165,7 @@ async def connect(servers: Sequence[McpServer], stack: contextlib.AsyncExitStack
 
 
 def tool_of(connection: Connection, server: str, offered: Any) -> McpTool:
-    """What a server offers, as a tool of ours. ValueError if models cannot be told of it."""
+    """Returns what a server offers as a tool of ours. ValueError if models cannot be told of it."""
     name = f"mcp__{server}__{offered.name}"
     if not TOOL_NAME.fullmatch(name):
         raise ValueError(

@@ -17,8 +17,8 @@ Message = dict[str, Any]  # as in OpenAI's chat completions
 
 @dataclasses.dataclass(frozen=True)
 class AssistantCall:
-    """arguments: as the model wrote them. They are sent back unchanged, for an endpoint that trains
-    the model has to recognise its own reply."""
+    """A call of a tool. arguments: as the model wrote them. They are sent back unchanged, for an
+    endpoint that trains the model has to recognise its own reply."""
 
     id: str
     name: str
@@ -47,7 +47,8 @@ class Usage:
 
 @dataclasses.dataclass(frozen=True)
 class AssistantReply:
-    """stop: the endpoint's finish_reason. usage: None if the endpoint did not report it."""
+    """A whole reply of the model. stop: the endpoint's finish_reason. usage: None if the endpoint
+    did not report it."""
 
     content: str
     reasoning: str
@@ -66,7 +67,7 @@ def assistant_message(content: str, reasoning: str, calls: tuple[AssistantCall, 
 
 
 def num_chars(message: Mapping[str, Any]) -> int:
-    """Of all that the model reads in a message."""
+    """Counts the characters of all that the model reads in a message."""
     calls = message.get("tool_calls", ())
     return (
         len(message.get("content") or "")

@@ -48,8 +48,8 @@ def sessions_of(arguments: argparse.Namespace) -> Sessions:
 
 
 def settings_of(arguments: argparse.Namespace) -> tuple[Settings, EndpointSettings]:
-    """What the command line says goes first, then the environment, then the file. ValueError for
-    what is not valid."""
+    """Returns the settings of a command. What the command line says goes first, then the
+    environment, then the file. ValueError for what is not valid."""
     settings = _stored_settings(arguments.config)
     changes: dict[str, Any] = {}
     if arguments.mode:

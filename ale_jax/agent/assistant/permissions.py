@@ -36,9 +36,9 @@ Ask = Callable[
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """tool: pattern of names. subject: pattern of the command, the path or, for other tools, the
-    arguments in JSON. A path is that of the file itself, from the working directory unless the
-    pattern begins with /."""
+    """Which calls are meant. tool: pattern of names. subject: pattern of the command, the path or,
+    for other tools, the arguments in JSON. A path is that of the file itself, from the working
+    directory unless the pattern begins with /."""
 
     tool: str
     subject: str = "*"
@@ -51,8 +51,9 @@ class Rule:
         return Rule(found[1], "*" if found[2] is None else found[2])
 
     def allows(self, tool: str, subject: str) -> bool:
-        """A pattern of commands does not reach over an operator of the shell: "git diff *" does not
-        allow "git diff; rm x". To allow all commands, leave out the pattern."""
+        """Returns whether the rule allows a call. A pattern of commands does not reach over an
+        operator of the shell: "git diff *" does not allow "git diff; rm x". To allow all commands,
+        leave out the pattern."""
         if not fnmatch.fnmatchcase(tool, self.tool):
             return False
         if tool == "bash" and self.subject != "*" and SHELL_OPERATORS.search(subject):
@@ -60,7 +61,8 @@ class Rule:
         return fnmatch.fnmatchcase(subject, self.subject)
 
     def denies(self, tool: str, subject: str) -> bool:
-        """For commands also if a part of it between operators is denied."""
+        """Returns whether the rule denies a call; for commands also if a part of it between
+        operators is denied."""
         if not fnmatch.fnmatchcase(tool, self.tool):
             return False
         parts = [subject]
@@ -98,7 +100,7 @@ class Gatekeeper:
     async def refusal(
         self, call_id: str, tool: str, arguments: Mapping[str, Any], only_reads: bool
     ) -> str | None:
-        """Why the call may not be made; None if it may. ToolError for what is no path."""
+        """Returns why the call may not be made; None if it may. ToolError for what is no path."""
         subject = subject_of(tool, arguments)
         for rule in self._deny:
             # Also as the model calls it, which may be a link that the rule names.

@@ -35,13 +35,13 @@ REMEDY = "correct it, or switch features.skills off"
 
 
 def how_to_work(folder: Path, finishes: bool) -> str:
-    """Our own text. finishes: there is a tool for it."""
+    """Returns our own beginning of the prompt. finishes: there is a tool for it."""
     end = "call finish with your answer" if finishes else "answer without a call of a tool"
     return HOW_TO_WORK.format(cwd=folder, end=end)
 
 
 def system_prompt(how: str, instructions: str, memory: str, skills: Iterable[Skill]) -> str:
-    """how: how to work. instructions: of AGENTS.md."""
+    """Puts the system prompt together. how: how to work. instructions: of AGENTS.md."""
     parts = [how]
     if instructions:
         parts.append(
@@ -57,7 +57,8 @@ def system_prompt(how: str, instructions: str, memory: str, skills: Iterable[Ski
 
 
 def nearest_agents_md(folder: Path) -> str:
-    """The text of the nearest AGENTS.md, in the working directory or above it in its repository."""
+    """Returns the text of the nearest AGENTS.md, in the working directory or above it in its
+    repository."""
     for each in _up_to_repository(folder.resolve()):
         path = each / AGENTS_MD
         if path.is_file():

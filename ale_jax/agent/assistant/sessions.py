@@ -21,7 +21,7 @@ EVENTS, OUTPUTS, LOCK = "events.jsonl", "outputs", "lock"
 
 @dataclasses.dataclass(frozen=True)
 class SessionInfo:
-    """title: beginning of the first request. changed: seconds since 1970."""
+    """A session in the list. title: beginning of the first request. changed: seconds since 1970."""
 
     id: str
     cwd: str
@@ -52,7 +52,8 @@ class SessionLog:
             raise
 
     def append(self, event: Event) -> None:
-        """The event is in the file when this returns, also if the process is killed then."""
+        """Appends an event, which is in the file when this returns, also if the process is killed
+        then."""
         record = to_json(event)
         if len(encode_line(record)) > MAX_LINE_BYTES:
             raise ValueError(
@@ -80,15 +81,16 @@ class Sessions:
         return SessionLog(self.folder / id)
 
     def open(self, id: str) -> SessionLog:
-        """To continue it. ValueError if there is none, or if it is in use."""
+        """Opens a session to continue it. ValueError if there is none, or if it is in use."""
         return SessionLog(self._existing(id))
 
     def events(self, id: str) -> tuple[Event, ...]:
-        """ValueError if there is no such session, or its log is damaged."""
+        """Returns the events of a session. ValueError if there is no such session, or its log is
+        damaged."""
         return read_lines(self._existing(id) / EVENTS, from_json).records
 
     def fork(self, id: str) -> SessionLog:
-        """A new session that begins with all that happened in this one."""
+        """Creates a session that begins with all that happened in this one."""
         events, log = self.events(id), self.create()
         for event in events:
             if isinstance(event, Started):
@@ -97,7 +99,7 @@ class Sessions:
         return log
 
     def list(self) -> list[SessionInfo]:
-        """The newest first."""
+        """Returns the sessions, the newest first."""
         found = []
         for folder in self.folder.glob("*"):
             if ID.fullmatch(folder.name) and (folder / EVENTS).exists():
@@ -129,7 +131,7 @@ def _info(folder: Path) -> SessionInfo:
 
 
 def cwd_of(events: tuple[Event, ...]) -> str:
-    """Where the session began; empty if it has not."""
+    """Returns the directory in which the session began; "" if it has not begun."""
     return next((each.cwd for each in events if isinstance(each, Started)), "")
 
 

@@ -43,9 +43,9 @@ class Features:
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """turns: of a request, calls of the model. context_tokens: what the model can read.
-    compact_at: share of it from which room is made. output_chars: of a tool's output, as the
-    model reads it. bash_seconds, hook_seconds: until a command is killed."""
+    """How much an agent may do and keep. turns: of a request, calls of the model. context_tokens:
+    what the model can read. compact_at: share of it from which room is made. output_chars: of a
+    tool's output, as the model reads it. bash_seconds, hook_seconds: until a command is killed."""
 
     turns: int = 100
     context_tokens: int = 128_000
@@ -71,7 +71,8 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True)
 class Permissions:
-    """mode: see MODES. allow, deny: rules such as "bash(git diff *)" or "mcp__files__*"."""
+    """What the agent may do without being asked about. mode: see MODES. allow, deny: rules such as
+    "bash(git diff *)" or "mcp__files__*"."""
 
     mode: str = "ask"
     allow: tuple[str, ...] = ()
@@ -131,7 +132,7 @@ class McpServer:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """max_tokens, temperature: of a reply; None: the endpoint's own.
+    """All settings of an agent. max_tokens, temperature: of a reply; None: the endpoint's own.
     skills: folders of skills, besides .agents/skills in the working directory. memory: the
     file, from the working directory. how_to_work: the beginning of the system prompt; empty: our
     own text."""
@@ -157,7 +158,7 @@ class Settings:
 
 
 def read_settings(path: Path) -> Settings:
-    """ValueError with the file's name and the field for what is no setting."""
+    """Reads a config file. ValueError with the file's name and the field for what is no setting."""
     if path.stat().st_size > MAX_CONFIG_BYTES:
         raise ValueError(f"{path}: longer than {MAX_CONFIG_BYTES} bytes")
     return parse_settings(path.read_text(), str(path))

@@ -120,7 +120,7 @@ class TerminalView:
 
 
 async def ask_person(console: Console, tool: str, arguments: Mapping[str, Any]) -> str:
-    """A person's answer; NO at the end of the input. Ctrl-C is raised as CancelledError."""
+    """Returns a person's answer; NO at the end of the input. Ctrl-C is raised as CancelledError."""
     shown = printable(subject_of(tool, arguments))
     console.print(Text.assemble(("Allow ", "bold"), (tool, "bold cyan"), f": {shown}"))
     for name in CHANGES.get(tool, ()):
@@ -138,7 +138,7 @@ async def ask_person(console: Console, tool: str, arguments: Mapping[str, Any]) 
 
 
 def read_line(console: Console, prompt: str) -> str:
-    """What a person types. EOFError at the end, KeyboardInterrupt for Ctrl-C.
+    """Returns what a person types. EOFError at the end, KeyboardInterrupt for Ctrl-C.
 
     All else waits meanwhile, and nothing else is going on. In a thread, it could not be given up.
     """
@@ -163,7 +163,7 @@ def _short(text: str) -> str:
 
 
 class Terminal:
-    """view: a listener that shows the session."""
+    """The terminal of a person. view: a listener that shows the session."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, emoji=False, markup=False)

@@ -13,13 +13,14 @@ MAX_FILE_BYTES = 4 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Workspace:
-    """root: the working directory. readable: further folders that may be read."""
+    """The files that tools may touch. root: the working directory. readable: further folders that
+    may be read."""
 
     root: Path
     readable: tuple[Path, ...] = ()
 
     def to_read(self, path: str) -> Path:
-        """ToolError for a path that leads elsewhere, also by a link."""
+        """Returns the file to read. ToolError for a path that leads elsewhere, also by a link."""
         return self._inside(path, (self.root, *self.readable))
 
     def to_write(self, path: str) -> Path:
@@ -30,7 +31,7 @@ class Workspace:
         return str(resolved.relative_to(root)) if resolved.is_relative_to(root) else str(resolved)
 
     def resolved(self, path: str) -> Path:
-        """The file that a path leads to, from the root. ToolError for what is no path."""
+        """Returns the file that a path leads to, from the root. ToolError for what is no path."""
         if "\0" in path:
             raise ToolError("a path cannot hold a NUL")
         try:
@@ -47,7 +48,7 @@ class Workspace:
 
 
 def read_text(path: Path) -> str:
-    """ToolError for what is no text file of ordinary size."""
+    """Returns the text of a file. ToolError for what is no text file of ordinary size."""
     try:
         # Without O_NONBLOCK, to open a named pipe waits until somebody writes to it.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)

@@ -93,7 +93,7 @@ class MessagesBody(CountBody):
 
 
 def chat_request(body: CountBody) -> ChatRequest:
-    """ApiError (400) if it asks for what there is not."""
+    """Translates a body of the API. ApiError (400) if it asks for what there is not."""
     messages = [ChatMessage("system", text) for text in [_text(body.system, "system")] if text]
     for number, message in enumerate(body.messages):
         messages += _messages(message, f"messages.{number}.content")

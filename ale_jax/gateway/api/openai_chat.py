@@ -92,7 +92,7 @@ class ChatBody(SamplingFields):
 
 
 def chat_request(body: ChatBody) -> ChatRequest:
-    """ApiError (400) if it asks for what there is not."""
+    """Translates a body of the API. ApiError (400) if it asks for what there is not."""
     tools = tuple(tool.model_dump() for tool in body.tools)
     names = [tool.function.name for tool in body.tools]
     choice = body.tool_choice or AUTO
@@ -166,7 +166,7 @@ class ChatEvents:
 def chunk(
     result: ChatResult, index: int, delta: dict[str, Any], finish: str | None = None
 ) -> dict[str, Any]:
-    """A piece of a streamed reply."""
+    """Returns a piece of a streamed reply."""
     choice = {"index": index, "delta": delta, "finish_reason": finish, "logprobs": None}
     head = _head(result.id, result.created, result.model, "chat.completion.chunk")
     return head | {"choices": [choice]}
@@ -258,7 +258,8 @@ def logprobs(choice: Choice) -> dict[str, Any] | None:
 
 
 def token_logprob(token: TokenLogprob, unknown: list[int] | None = None) -> dict[str, Any]:
-    """unknown: the `bytes` of a token whose text does not tell them."""
+    """Returns a token with its log-probability as the API tells it. unknown: the `bytes` of a token
+    whose text does not tell them."""
     top = [_logprob(each, unknown) for each in token.top]
     return _logprob(token, unknown) | {"top_logprobs": top}
 

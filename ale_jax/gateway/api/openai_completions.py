@@ -30,7 +30,7 @@ class CompletionsBody(SamplingFields):
 
 
 def completion_request(body: CompletionsBody) -> ChatRequest:
-    """ApiError (400) if it asks for what there is not."""
+    """Translates a body of the API. ApiError (400) if it asks for what there is not."""
     if body.suffix:
         raise ApiError(
             400, "the policy writes what follows a text, not what precedes one", "suffix"
@@ -53,7 +53,8 @@ def completion_request(body: CompletionsBody) -> ChatRequest:
 
 
 def echoes(body: CompletionsBody) -> tuple[str, ...]:
-    """What each reply of the request begins with. ApiError (400) for a prompt without a text."""
+    """Returns what each reply of the request begins with. ApiError (400) for a prompt without a
+    text."""
     prompts = _prompts(body.prompt)
     if not body.echo:
         return ("",) * (len(prompts) * body.n)

@@ -62,7 +62,7 @@ class SamplingFields(Fields):
         return self.stream_options is not None and self.stream_options.include_usage
 
     def options(self, max_tokens: int | None, top_logprobs: int | None) -> SampleOptions:
-        """What the fields say, and what the two APIs say in different ways."""
+        """Returns what the fields say, and what the two APIs say in different ways."""
         return SampleOptions(
             max_tokens=max_tokens,
             temperature=self.temperature,

@@ -94,8 +94,8 @@ class ResponsesBody(ResponsesFields):
 
 
 def chat_request(body: ResponsesBody, before: Sequence[ChatMessage] = ()) -> ChatRequest:
-    """before: what `history` says of the previous response. ApiError (400) if it asks for what
-    there is not."""
+    """Translates a body of the API. before: what `history` says of the previous response. ApiError
+    (400) if it asks for what there is not."""
     items = [Item(content=body.input)] if isinstance(body.input, str) else body.input
     messages = [ChatMessage("system", body.instructions)] if body.instructions else []
     messages += before
@@ -128,7 +128,8 @@ def chat_request(body: ResponsesBody, before: Sequence[ChatMessage] = ()) -> Cha
 
 
 def history(body: ResponsesBody, asked: ChatRequest, result: ChatResult) -> tuple[ChatMessage, ...]:
-    """The conversation up to the response, without the instructions, which do not count later."""
+    """Returns the conversation up to the response, without the instructions, which do not count
+    later."""
     told = asked.messages[1:] if body.instructions else asked.messages
     return (*told, result.choices[0].message)
 
@@ -138,7 +139,7 @@ def response_id(result: ChatResult) -> str:
 
 
 def response(result: ChatResult, body: ResponsesBody, items: list[dict[str, Any]] | None) -> dict:
-    """The response as far as it is known. items: None while it is written."""
+    """Returns the response as far as it is known. items: None while it is written."""
     is_cut = bool(result.choices) and result.choices[0].finish == "length"
     status = "in_progress" if items is None else "incomplete" if is_cut else "completed"
     choice = body.tool_choice
@@ -168,8 +169,9 @@ def response(result: ChatResult, body: ResponsesBody, items: list[dict[str, Any]
 
 
 def output_items(result: ChatResult) -> Iterator[dict[str, Any]]:
-    """What the policy said: its thoughts, its text, its calls. Of a reply that was cut off, a call
-    is complete, as it could be read; the text was cut, or the thoughts if nothing is behind them.
+    """Yields what the policy said: its thoughts, its text, its calls. Of a reply that was cut off,
+    a call is complete, as it could be read; the text was cut, or the thoughts if nothing is behind
+    them.
     """
     (choice,) = result.choices
     message = choice.message
@@ -191,7 +193,7 @@ def output_items(result: ChatResult) -> Iterator[dict[str, Any]]:
 
 
 def message_item(result: ChatResult, choice: Choice | None) -> dict[str, Any]:
-    """choice: None while it is written."""
+    """Returns the item of the text. choice: None while it is written."""
     parts = [] if choice is None else [text_part(choice.message.content, choice.logprobs or ())]
     return {
         "id": f"msg_{result.id}",
@@ -203,7 +205,7 @@ def message_item(result: ChatResult, choice: Choice | None) -> dict[str, Any]:
 
 
 def text_part(text: str, tokens: Sequence[TokenLogprob] = ()) -> dict[str, Any]:
-    """tokens: of the whole reply, as in chat completions."""
+    """Returns the part that holds a text. tokens: of the whole reply, as in chat completions."""
     # Here `bytes` may not be null, as they may in chat completions.
     logprobs = [token_logprob(token, unknown=[]) for token in tokens]
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}

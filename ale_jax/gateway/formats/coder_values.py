@@ -35,8 +35,9 @@ class Value:
         self._kinds = _union(self._options)
 
     def read(self, text: str) -> Any:
-        """The argument that is written so. If it may be a string, it is one, unless it is JSON of
-        another type that the schema names; if not, it is JSON, or the text if there is none.
+        """Returns the argument that is written so. If it may be a string, it is one, unless it is
+        JSON of another type that the schema names; if not, it is JSON, or the text if there is
+        none.
 
         vLLM's parser for Qwen3-Coder decides so between `string` and other types: 5 is a number for
         `str | int`, but a text for `str | None`, for which null is null.
@@ -107,7 +108,7 @@ class Value:
 
 
 def kind_of(value: Any) -> str:
-    """The kind of a JSON value."""
+    """Returns the kind of a JSON value."""
     if isinstance(value, bool) or value is None:
         return "null" if value is None else "boolean"
     if isinstance(value, int | float):

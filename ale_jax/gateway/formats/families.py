@@ -20,14 +20,15 @@ FORMATS: dict[str, Callable[[], ReplyFormat]] = {
 
 
 def format_named(name: str) -> ReplyFormat:
-    """ValueError if there is no such format."""
+    """Returns the format of a name. ValueError if there is no such format."""
     if name not in FORMATS:
         raise ValueError(f"tool format {name!r} is unknown: choose one of {', '.join(FORMATS)}")
     return FORMATS[name]()
 
 
 def format_of(chat_template: str, added_tokens: Collection[str]) -> str:
-    """The name of the format that a chat template teaches, or that the tokenizer has tokens for."""
+    """Returns the name of the format that a chat template teaches, or that the tokenizer has tokens
+    for."""
     if "<|channel|>" in added_tokens:
         return "harmony"
     if "<function=" in chat_template:

@@ -16,13 +16,14 @@ SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator"
 
 
 def json_grammar(schema: Mapping[str, Any]) -> str:
-    """A reply that is JSON of this schema. ValueError as from `json_rule`."""
+    """Returns the grammar of a reply that is JSON of this schema. ValueError as from
+    `json_rule`."""
     return f"start: {json_rule(schema)}"
 
 
 def call_bodies(tools: Tools, arguments: str = "arguments") -> str:
-    """The rule `body`: a JSON object that calls one of the tools. arguments: the name of their
-    field. ValueError as from `json_rule`."""
+    """Returns the rule `body`: a JSON object that calls one of the tools. arguments: the name of
+    their field. ValueError as from `json_rule`."""
     rules = []
     for number, (name, parameters) in enumerate(tools.items()):
         body = {
@@ -37,18 +38,18 @@ def call_bodies(tools: Tools, arguments: str = "arguments") -> str:
 
 
 def piece(text: str, tokens: Tokens) -> str:
-    """A piece of the template: its token, if it has one, or else its letters."""
+    """Returns a piece of the template: its token, if it has one, or else its letters."""
     return f"<[{tokens[text]}]>" if text in tokens else json.dumps(text)
 
 
 def repeated(rule: str, between: str, several: bool) -> str:
-    """One of a rule, or several, with `between` between them."""
+    """Returns one of a rule, or several, with `between` between them."""
     return f"{rule} ({between} {rule})*" if several else rule
 
 
 def json_rule(schema: Mapping[str, Any], document: Document | None = None) -> str:
-    """What a rule of JSON of this schema consists of. document: within which its references lead,
-    if that is not the schema itself.
+    """Returns what a rule of JSON of this schema consists of. document: within which its references
+    lead, if that is not the schema itself.
 
     ValueError if a reference leads nowhere, or if what they lead to is too much.
     """

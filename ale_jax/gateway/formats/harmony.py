@@ -34,7 +34,8 @@ class Harmony:
     markers = ("",)  # whatever begins a reply may be the head of a message
 
     def call_grammar(self, tools: Tools, tokens: Tokens, several: bool) -> str | None:
-        """A reply has one call, as `<|call|>` ends it. None if these pieces are no tokens."""
+        """Returns the grammar of one call, as `<|call|>` ends a reply. None if these pieces are no
+        tokens."""
         if not tokens.keys() >= set(PIECES):
             return None
         channel, constrain, message, call = (piece(text, tokens) for text in PIECES)

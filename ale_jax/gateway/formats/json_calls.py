@@ -161,7 +161,7 @@ class PlainJson:
     markers = ("{", "```")
 
     def call_grammar(self, tools: Tools, tokens: Tokens, several: bool) -> str:
-        """One call is all that the format has."""
+        """Returns the grammar of one call, which is all that the format has."""
         return "\n".join(["start: body", call_bodies(tools)])
 
     def parse(self, text: str, tools: Tools) -> ParsedReply:

@@ -43,7 +43,8 @@ class Qwen3Coder:
     markers = (OPEN, THINK)
 
     def call_grammar(self, tools: Tools, tokens: Tokens, several: bool) -> str | None:
-        """None for texts that must match a pattern, as `Value.rules` says."""
+        """Returns the grammar of calls; None for texts that must match a pattern, as `Value.rules`
+        says."""
         rules: list[str] = []
         for number, (name, schema) in enumerate(tools.items()):
             parameters = list(Parameters(schema).grammar(f"value_{number}", rules))
@@ -73,8 +74,8 @@ class Parameters:
         self._values: dict[str, Value] = {}  # those that were read
 
     def grammar(self, rule: str, rules: list[str]) -> Iterator[str | None]:
-        """The parts of the function's grammar, in the order of its parameters; None for one that
-        there is no grammar for. Adds the rules of their values, whose names begin with `rule`.
+        """Yields the parts of the function's grammar, in the order of its parameters; None for one
+        that there is no grammar for. Adds the rules of their values, whose names begin with `rule`.
 
         ValueError if a reference leads nowhere, or if the schema is too much.
         """
@@ -89,7 +90,8 @@ class Parameters:
             yield None if added is None else part if name in required else f"({part})?"
 
     def read(self, name: str, text: str) -> Any:
-        """The argument that is written so; the text, if the schema does not say what it is."""
+        """Returns the argument that is written so; the text, if the schema does not say what it
+        is."""
         if name not in self._values:
             self._values[name] = self._value(name)
         return self._values[name].read(text)

@@ -26,8 +26,8 @@ Tools = Mapping[str, Mapping[str, Any]]  # JSON schema of the parameters, by the
 
 @dataclasses.dataclass(frozen=True)
 class ParsedReply:
-    """malformed: calls that could not be read; they are part of the content. stop: the text that
-    ended the reply, and is not part of it; "" if none did."""
+    """What a reply says. malformed: calls that could not be read; they are part of the content.
+    stop: the text that ended the reply, and is not part of it; "" if none did."""
 
     content: str
     reasoning: str = ""
@@ -43,12 +43,12 @@ class ReplyFormat(Protocol):
     def markers(self) -> tuple[str, ...]: ...
 
     def parse(self, text: str, tools: Tools) -> ParsedReply:
-        """A whole reply. text: with marked special tokens."""
+        """Parses a whole reply. text: with marked special tokens."""
 
     def call_grammar(self, tools: Tools, tokens: Mapping[str, int], several: bool) -> str | None:
-        """The grammar of a reply that calls one of the tools, or several times; None if there is
-        none. tokens: as in `formats.grammar`. ValueError if a schema's reference leads nowhere, or
-        if schemas are too much."""
+        """Returns the grammar of a reply that calls one of the tools, or several times; None if
+        there is none. tokens: as in `formats.grammar`. ValueError if a schema's reference leads
+        nowhere, or if schemas are too much."""
 
 
 class NotACall(ValueError):
@@ -56,23 +56,23 @@ class NotACall(ValueError):
 
 
 def special(name: str) -> str:
-    """A special token in marked text."""
+    """Marks a special token."""
     return f"{MARK}{name}{UNMARK}"
 
 
 def plain_text(text: str) -> str:
-    """Text of ordinary tokens, which may not look like a mark."""
+    """Returns text of ordinary tokens so that nothing in it looks like a mark."""
     return text.replace(MARK, "\ufffd").replace(UNMARK, "\ufffd")
 
 
 def without_marks(text: str) -> str:
-    """As people read it: special tokens by their names."""
+    """Returns marked text as people read it, with special tokens by their names."""
     return text.replace(MARK, "").replace(UNMARK, "")
 
 
 def read_json(text: str) -> tuple[Any, str]:
-    """The JSON value that begins `text`, and what follows it. NotACall if there is none that an
-    answer can hold."""
+    """Returns the JSON value that begins `text`, and what follows it. NotACall if there is none
+    that an answer can hold."""
     try:
         value, rest = strict_json.read_json(text)
         return without_flaw(value), rest
@@ -81,7 +81,7 @@ def read_json(text: str) -> tuple[Any, str]:
 
 
 def call_of(body: Any, arguments: str = "arguments") -> ToolCall:
-    """The call that a JSON object describes. arguments: the name of their field."""
+    """Returns the call that a JSON object describes. arguments: the name of their field."""
     if not isinstance(body, dict) or not isinstance(body.get("name"), str):
         raise NotACall("no name")
     given = body.get(arguments, {})
@@ -97,8 +97,8 @@ def call_of(body: Any, arguments: str = "arguments") -> ToolCall:
 def read_tagged(
     text: str, opening: str, read_call: Callable[[str], tuple[ToolCall, str]]
 ) -> tuple[str, list[ToolCall], int]:
-    """Content, calls and the number of malformed ones, if each call begins with a tag. read_call:
-    returns the call that is behind the tag, and what follows it."""
+    """Returns content, calls and the number of malformed ones, if each call begins with a tag.
+    read_call: returns the call that is behind the tag, and what follows it."""
     content, calls, malformed = "", [], 0
     while opening in text:
         before, _, after = text.partition(opening)
@@ -112,8 +112,8 @@ def read_tagged(
 
 
 def sendable(text: str, markers: Sequence[str]) -> int:
-    """How many characters of an unfinished reply are content for sure: up to the first marker, or
-    to what may become one."""
+    """Returns how many characters of an unfinished reply are content for sure: up to the first
+    marker, or to what may become one."""
     ends = [text.find(marker) for marker in markers if marker in text]
     for marker in markers:
         longest = min(len(marker) - 1, len(text))

@@ -35,14 +35,15 @@ Option = tuple[Mapping[str, Any], ...]  # schemas that hold together
 
 
 class Document:
-    """schema: of the document's root."""
+    """A JSON schema whose references are followed. schema: of the document's root."""
 
     def __init__(self, schema: Mapping[str, Any]):
         self.schema = schema
         self._chars, self._steps = MAX_CHARS, MAX_STEPS
 
     def target(self, reference: str) -> Any:
-        """What a reference leads to. ValueError, which names it, if that is not in the document."""
+        """Returns what a reference leads to. ValueError, which names it, if that is not in the
+        document."""
         if reference not in ("", "#") and not reference.startswith("#/"):
             raise ValueError(f"a $ref must be a pointer within its schema: {reference!r:.200}")
         value: Any = self.schema
@@ -53,15 +54,15 @@ class Document:
         return value
 
     def alone(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """A schema whose references lead into this document, as a document of its own: its `$defs`
-        are what they lead to.
+        """Returns a schema whose references lead into this document, as a document of its own: its
+        `$defs` are what they lead to.
 
         ValueError if a reference leads nowhere, or what they lead to is too much.
         """
         return _Excerpt(self).of(schema)
 
     def options(self, schema: Any) -> list[Option]:
-        """The ways to satisfy a schema of the document: the alternatives of its `anyOf` and
+        """Returns the ways to satisfy a schema of the document: the alternatives of its `anyOf` and
         `oneOf`, each with all else that holds then. What matters of the schemas in an option is
         their other keywords, as `allOf` and references are followed, too.
 

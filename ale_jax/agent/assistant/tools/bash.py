@@ -64,7 +64,8 @@ class BashTool(TypedTool[BashArguments]):
 
 @dataclasses.dataclass(frozen=True)
 class ShellOutput:
-    """text: standard output and error, in the order of writing. exit_code: of the command."""
+    """What a command left behind. text: standard output and error, in the order of writing.
+    exit_code: of the command."""
 
     text: str
     exit_code: int
@@ -81,7 +82,8 @@ class Shell:
         self._running: _Running | None = None
 
     async def run(self, command: str, seconds: float) -> ShellOutput:
-        """After `seconds`, or when it is cancelled, the command is killed with the shell."""
+        """Runs a command. After `seconds`, or when it is cancelled, the command is killed with the
+        shell."""
         if self._running is None:
             self._running = await _Running.start(self._folder)
         # It ends the output of this command, and cannot be guessed by it.
@@ -151,7 +153,7 @@ class _Running:
         return running
 
     async def exchange(self, script: bytes, output: _Output) -> None:
-        """Until the command's end, or the shell's."""
+        """Sends a command and reads its output until the command's end, or the shell's."""
         # Together, for the shell may print more than a pipe holds before it has read the script.
         writing = asyncio.create_task(asyncio.to_thread(self._write, script))
         while output.exit_code is None:

@@ -26,8 +26,8 @@ def files_below(root: str) -> Iterator[str]:
 
 
 def lines_in(text: str) -> list[str]:
-    """Numbered as by `grep -n` and the edit tool, which `str.splitlines` does not: only \\n ends a
-    line. The \\r of \\r\\n is left out."""
+    """Returns the lines of a text, numbered as by `grep -n` and the edit tool, which
+    `str.splitlines` does not: only \\n ends a line. The \\r of \\r\\n is left out."""
     lines = text.split("\n")
     if not lines[-1]:
         lines.pop()  # what is behind the last \\n is no line
@@ -35,7 +35,8 @@ def lines_in(text: str) -> list[str]:
 
 
 def lines_of(path: str) -> Iterator[tuple[int, str]]:
-    """None of what is no text, no ordinary file, or not readable for us."""
+    """Yields the numbered lines of a file; none of what is no text, no ordinary file, or not
+    readable for us."""
     try:
         if not os.path.isfile(path) or os.path.islink(path) or os.path.getsize(path) > MAX_BYTES:
             return

@@ -21,8 +21,8 @@ class ToolError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class ToolResult:
-    """is_error: the tool worked, and reports a failure. ends: the model is done, and the text is
-    its answer."""
+    """What a call returned. is_error: the tool worked, and reports a failure. ends: the model is
+    done, and the text is its answer."""
 
     text: str
     is_error: bool = False
@@ -30,9 +30,9 @@ class ToolResult:
 
 
 class Tool(Protocol):
-    """only_reads: it changes nothing, and nobody has to permit it. beside_others: a call of it may
-    begin before another one has ended. parameters: a JSON schema. call_id: of the call; what
-    happens in it is reported under this id."""
+    """What a model can call. only_reads: it changes nothing, and nobody has to permit it.
+    beside_others: a call of it may begin before another one has ended. parameters: a JSON schema.
+    call_id: of the call; what happens in it is reported under this id."""
 
     @property
     def name(self) -> str: ...
@@ -92,7 +92,7 @@ class TypedTool(abc.ABC, Generic[A]):
 
     @abc.abstractmethod
     async def use(self, arguments: A, call_id: str) -> ToolResult:
-        """As `Tool.run`, with arguments that are valid."""
+        """Runs the tool, as `Tool.run` does, with arguments that are valid."""
 
     async def close(self) -> None:
         """Most tools hold nothing."""
@@ -118,7 +118,7 @@ class Toolbox:
             await tool.close()
 
     def definitions(self) -> tuple[dict[str, Any], ...]:
-        """As the endpoint is told of them."""
+        """Returns the tools as the endpoint is told of them."""
         return tuple(
             {
                 "type": "function",
@@ -135,14 +135,15 @@ class Toolbox:
         return name in self._tools and self._tools[name].beside_others
 
     def find(self, name: str) -> Tool:
-        """ToolError if there is none."""
+        """Returns the tool of a name. ToolError if there is none."""
         if name not in self._tools:
             raise ToolError(f"there is no tool {name!r:.80}; there are: {', '.join(self._tools)}")
         return self._tools[name]
 
 
 def parse_arguments(call: AssistantCall) -> dict[str, Any]:
-    """ToolError if they are no JSON object. No arguments at all are an empty one."""
+    """Parses the arguments of a call. ToolError if they are no JSON object. No arguments at all are
+    an empty one."""
     if len(call.arguments) > MAX_ARGUMENT_CHARS:
         raise ToolError(f"arguments longer than {MAX_ARGUMENT_CHARS} characters")
     try:
