@@ -35,10 +35,9 @@ from ale_jax.engine.request import DEFAULT_OPTIONS, EngineStopped, Request, Requ
 from ale_jax.engine.scheduler import EngineStats, Scheduler
 from ale_jax.engine.sequence import DecodedTokens
 from ale_jax.model.cache import Cache, cache_sharding, empty_cache
-from ale_jax.model.device_order import dispatching
 from ale_jax.model.generate import DecodeOutput, prefill_and_decode
 from ale_jax.model.params import Params
-from ale_jax.model.sharding import num_data_shards
+from ale_jax.model.sharding import dispatching, num_data_shards
 
 
 class Engine:

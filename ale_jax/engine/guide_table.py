@@ -8,8 +8,7 @@ import jax
 import numpy as np
 
 from ale_jax.engine.request import TokenConstraint
-from ale_jax.model.guides import Guides, no_guides
-from ale_jax.model.sampling_masks import num_words
+from ale_jax.model.guides import Guides, no_guides, num_words
 
 
 class GuideTable:

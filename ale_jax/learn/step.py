@@ -22,11 +22,11 @@ from ale_jax.learn.finite import BROKEN, SKIPPED, all_finite, choose
 from ale_jax.learn.rows import to_device
 from ale_jax.learn.state import TrainState, abstract_trained, place_moments
 from ale_jax.model.compute import EXACT
+from ale_jax.model.guides import SamplingMasks
 from ale_jax.model.lora import trained, with_trained
 from ale_jax.model.moe import RouterSums, balancing_loss, router_sums
 from ale_jax.model.params import Params
 from ale_jax.model.policy import TokenScores, hidden_states, score_tokens
-from ale_jax.model.sampling_masks import SamplingMasks
 from ale_jax.model.sharding import batch_sharding
 from ale_jax.records import Batch, Trajectory
 

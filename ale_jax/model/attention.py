@@ -1,16 +1,26 @@
-"""Causal attention within the segments of packed rows, by the platform's own kernel."""
+"""Causal attention within the segments of packed rows, by the platform's own kernel.
+
+Long rows lie along the mesh axis "context": each device has some of the queries, and all keys. With
+grouped-query attention, keys and values are small compared with the queries. They are therefore
+gathered, and their gradients scattered back, which is one collective where ring attention needs one
+per device. Tokens are permuted in zigzag order: a row is cut into two pieces per device, and device
+i has the i-th piece from the start and the i-th from the end. Together, these see as many keys as
+the pieces of any other device.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
+import numpy as np
+from jax.sharding import AbstractMesh, PartitionSpec
 
-from ale_jax.model.blockwise_attention import Places
-from ale_jax.model.context import context_attention, context_devices
+from ale_jax.model.blockwise_attention import Places, blockwise_attention
 from ale_jax.model.layers import masked_attention
+from ale_jax.model.moe import RouterStats
 from ale_jax.model.paged_attention import (
     cudnn_attention,
     cudnn_takes,
@@ -19,6 +29,7 @@ from ale_jax.model.paged_attention import (
 )
 from ale_jax.model.sharding import row_axes
 
+AXIS = "context"
 WHOLE_ROW = 1024  # tokens; rows up to this length are computed in one block
 BLOCK = 128  # queries per block of a longer row
 
@@ -28,11 +39,12 @@ Attention = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
 def packed_attention(
     q_BTNH: jax.Array, k_BTGH: jax.Array, v_BTGH: jax.Array, places: Places
 ) -> jax.Array:
-    """Attention of each token to itself and the earlier tokens of its segment, [B,T,N,H].
+    """Computes the attention of each token to itself and the earlier tokens of its segment,
+    [B,T,N,H].
 
     N is a multiple of G: N/G query heads share a key and value head. Padding is treated as a
     segment. No platform holds [T,T] scores of a long row in memory. Tokens are in order, or
-    permuted over the mesh axis "context" (see `context.SequencePermutation`).
+    permuted over the mesh axis "context" (see `SequencePermutation`).
 
     The kernel is chosen at trace time, by the devices of the mesh (`jax.set_mesh`), or by JAX's
     default backend if there is no mesh. cuDNN's kernel can only be traced where cuDNN is available.
@@ -94,3 +106,69 @@ def _in_blocks(x_BT: jax.Array) -> jax.Array:
     blocks = -(-T // BLOCK)
     padding = [(0, 0), (0, blocks * BLOCK - T)] + [(0, 0)] * len(rest)
     return jnp.moveaxis(jnp.pad(x_BT, padding).reshape(B, blocks, BLOCK, *rest), 1, 0)
+
+
+def zigzag(tokens: int, devices: int) -> np.ndarray:
+    """Returns the order into which tokens are permuted, [T]. ValueError if they cannot be cut
+    evenly."""
+    if tokens % (2 * devices):
+        raise ValueError(
+            f"rows of {tokens} tokens cannot be cut into 2 x {devices} pieces for mesh.context "
+            f"{devices}: set learn.pack_length to a multiple of {2 * devices}"
+        )
+    pieces = np.arange(tokens).reshape(2 * devices, -1)
+    return np.concatenate([pieces[[i, -1 - i]].ravel() for i in range(devices)])
+
+
+def context_devices() -> int:
+    """Returns the number of devices that the tokens of a row are divided over, by the current
+    mesh."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return 1 if mesh.empty else mesh.shape[AXIS]
+
+
+@dataclasses.dataclass(frozen=True)
+class SequencePermutation:
+    """The order in which the mesh holds the tokens of rows; None: the original order."""
+
+    order_T: np.ndarray | None
+
+    @classmethod
+    def on_mesh(cls, tokens: int) -> SequencePermutation:
+        devices = context_devices()
+        return cls(zigzag(tokens, devices) if devices > 1 else None)
+
+    def deal(self, x_BT: jax.Array) -> jax.Array:
+        return x_BT if self.order_T is None else x_BT[:, self.order_T]
+
+    def collect(self, x_BT: jax.Array) -> jax.Array:
+        return x_BT if self.order_T is None else x_BT[:, np.argsort(self.order_T)]
+
+    def collect_stats(self, stats: RouterStats, rows: int) -> RouterStats:
+        def collect(x_T: jax.Array) -> jax.Array:
+            return self.collect(x_T.reshape(rows, -1, x_T.shape[-1])).reshape(x_T.shape)
+
+        return RouterStats(*map(collect, stats))
+
+
+def context_attention(
+    q_BTNH: jax.Array, k_BTGH: jax.Array, v_BTGH: jax.Array, places: Places, mesh: AbstractMesh
+) -> jax.Array:
+    """`blockwise_attention`, [B,T,N,H], of tokens in `zigzag` order on the mesh."""
+    rows = row_axes(q_BTNH.shape[0], mesh)
+    heads, tokens = PartitionSpec(rows, AXIS, "tensor"), PartitionSpec(rows, AXIS)
+
+    def share(q_BtNH, k_BtGH, v_BtGH, places: Places):
+        def gather(x):
+            return jax.lax.all_gather(x, AXIS, axis=1, tiled=True)
+
+        everywhere = jax.tree.map(gather, (k_BtGH, v_BtGH, places))
+        k_BTGH, v_BTGH, all_places = everywhere
+        return blockwise_attention(q_BtNH, k_BTGH, v_BTGH, places, all_places)
+
+    return jax.shard_map(
+        share,
+        in_specs=(heads, heads, heads, jax.tree.map(lambda _: tokens, places)),
+        out_specs=heads,
+        check_vma=False,
+    )(q_BTNH, k_BTGH, v_BTGH, places)

@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ale_jax.config.model import FLOAT32, Compute, PolicyShape
+from ale_jax.model.attention import SequencePermutation
 from ale_jax.model.blockwise_attention import Places
 from ale_jax.model.compute import cast_layer
-from ale_jax.model.context import SequencePermutation
 from ale_jax.model.layers import MASKED, project_qkv
 from ale_jax.model.lora import adapted_layers, merge_layer
 from ale_jax.model.params import Params

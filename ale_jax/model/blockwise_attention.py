@@ -31,7 +31,8 @@ class Places(NamedTuple):
 def blockwise_attention(
     q_BTNH: jax.Array, k_BMGH: jax.Array, v_BMGH: jax.Array, queries: Places, keys: Places
 ) -> jax.Array:
-    """Grouped-query attention of T queries over M keys, [B,T,N,H]. Both may be in any order."""
+    """Computes the grouped-query attention of T queries over M keys, [B,T,N,H]. Both may be in any
+    order."""
     return _forward(q_BTNH, k_BMGH, v_BMGH, queries, keys)[0]
 
 

@@ -42,7 +42,7 @@ def place(dims: str, mesh: AbstractMesh | Mesh) -> PartitionSpec:
 
 
 def cache_sharding(mesh: AbstractMesh | Mesh) -> NamedSharding:
-    """Sharding of the pages of every layer."""
+    """Returns the sharding of the pages of every layer."""
     return NamedSharding(mesh, place("GP", mesh))
 
 
@@ -138,7 +138,8 @@ Cache = list[LayerPages]
 def empty_cache(
     shape: PolicyShape, num_pages: int, page_tokens: int, dtype: jnp.dtype = jnp.float32
 ) -> Cache:
-    """A cache of zeros. dtype int8: symmetric quantisation, with one scale per token and head."""
+    """Returns a cache of zeros. dtype int8: symmetric quantisation, with one scale per token and
+    head."""
     size = (shape.num_kv_heads, num_pages, page_tokens, shape.head_width)
 
     def zeros() -> Stored:
@@ -177,7 +178,8 @@ def write_pages(
 
 @on_each_shard("GP B -> BG")
 def gather_rows(pages: LayerPages, page_BW: jax.Array) -> LayerRows:
-    """A copy of the conversations' pages in which each conversation's tokens are contiguous."""
+    """Returns a copy of the conversations' pages in which each conversation's tokens are
+    contiguous."""
     B, W = page_BW.shape
 
     def gather(x_GPbH: jax.Array) -> jax.Array:
@@ -203,7 +205,8 @@ def scatter_rows(pages: LayerPages, page_BW: jax.Array, rows: LayerRows) -> Laye
 
 @jax.jit
 def copy_out(cache: Cache, page_BW: jax.Array) -> list[LayerRows]:
-    """The content of pages of every layer. B: the data shards, each of which has its own pages."""
+    """Returns the content of pages of every layer. B: the data shards, each of which has its own
+    pages."""
     return [gather_rows(pages, page_BW) for pages in cache]
 
 

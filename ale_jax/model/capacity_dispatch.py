@@ -69,8 +69,8 @@ def _forward(weights: Weights, x_TD: jax.Array, expert_TK: jax.Array):
     y_ECD, pull = jax.vjp(_swiglu, weights, block.tokens(x_TD, rows))
 
     def add_round(y_AD: jax.Array, block: _Block) -> jax.Array:
-        part = tuple(w[block.expert_U] for w in weights)
-        return block.put(y_AD, _swiglu(part, block.tokens(x_TD, rows)))
+        gate, up, down = (w[block.expert_U] for w in weights)
+        return block.put(y_AD, _swiglu((gate, up, down), block.tokens(x_TD, rows)))
 
     y_AD = _in_rounds(rows, add_round, block.rows_of(y_ECD))
     return y_AD.reshape(T, K, -1), (weights, x_TD, expert_TK, pull)
@@ -99,7 +99,7 @@ capacity_dispatch.defvjp(_forward, _backward)
 
 
 def weighted_sum(y_TKD: jax.Array, weight_TK: jax.Array) -> jax.Array:
-    """The weighted sum over each token's experts, [T,D]."""
+    """Computes the weighted sum over each token's experts, [T,D]."""
     # Not a matrix product, for which CPUs would transpose all of y_TKD.
     return (y_TKD * weight_TK[..., None]).sum(axis=1)
 
@@ -208,15 +208,15 @@ _ROWS = 16  # mean rows per expert up to which multiplying costs less than sorti
 
 
 def are_few(tokens: int, chosen: int, num_experts: int) -> bool:
-    """Whether `all_experts` is faster for this many tokens with `chosen` experts each."""
+    """Returns whether `all_experts` is faster for this many tokens with `chosen` experts each."""
     return tokens * chosen <= _ROWS * num_experts
 
 
 def all_experts(
     weights: Weights, x_TD: jax.Array, weight_TK: jax.Array, expert_TK: jax.Array
 ) -> jax.Array:
-    """The weighted sum of the SwiGLU of each token's K experts, [T,D]. Expert E, one past the last,
-    contributes nothing."""
+    """Computes the weighted sum of the SwiGLU of each token's K experts, [T,D]. Expert E, one past
+    the last, contributes nothing."""
     gate_EDF, up_EDF, down_EFD = weights
     # One product per expert: for a joint product CPUs would first transpose the weights.
     x_ETD = jnp.broadcast_to(x_TD[None], (gate_EDF.shape[0], *x_TD.shape))

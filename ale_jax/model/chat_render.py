@@ -45,14 +45,16 @@ class ChatRenderer:
         self.end_of_turn = self._end_of_turn()
 
     def first(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> list[Piece]:
-        """The pieces of a conversation that begins with `messages`, up to the policy's next token.
+        """Returns the pieces of a conversation that begins with `messages`, up to the policy's next
+        token.
 
         ValueError if the template refuses them, or drops what somebody said.
         """
         return self._pieces(messages, tools, first=True)
 
     def following(self, messages: Sequence[Message]) -> list[Piece]:
-        """The pieces of messages that follow a reply of the policy and the token that ended it."""
+        """Returns the pieces of messages that follow a reply of the policy and the token that ended
+        it."""
         return self._pieces(messages, None, first=False)
 
     def _pieces(

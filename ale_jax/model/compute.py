@@ -32,8 +32,8 @@ Weight = jax.Array | Quantised
 
 
 def weight(layer: Params, name: str, dtype: jnp.dtype) -> jax.Array:
-    """The layer's weight for a product in `dtype`. A quantised weight is dequantised and cast; any
-    other is returned as it is."""
+    """Returns the layer's weight for a product in `dtype`. A quantised weight is dequantised and
+    cast; any other is returned as it is."""
     stored = layer[name]
     return dequantise(stored).astype(dtype) if isinstance(stored, Quantised) else stored
 
@@ -54,7 +54,7 @@ def in_step(params: Params, step: jax.Array) -> tuple[Params, jax.Array]:
 
 
 def quantise_layers(params: Params, shape: PolicyShape, form: str) -> Params:
-    """Every matrix of every layer as `Quantised`, from float32 weights without adapters.
+    """Returns every matrix of every layer as `Quantised`, from float32 weights without adapters.
 
     Symmetric: the largest magnitude of an output channel becomes 127 (int8) or 448 (fp8, e4m3).
     """
@@ -90,8 +90,8 @@ KEPT_EXACT = ("norm", "router")  # parts of the names of weights that are used i
 
 
 def cast_layer(layer: Params, dtype: str) -> Params:
-    """A layer's weights, by name, in the type that products use; quantised ones are unchanged.
-    Gradients flow back through the cast in the weights' own type."""
+    """Returns a layer's weights, by name, in the type that products use; quantised ones are
+    unchanged. Gradients flow back through the cast in the weights' own type."""
 
     def cast(name: str, weight: Weight) -> Weight:
         if isinstance(weight, Quantised):
@@ -109,7 +109,7 @@ def sampling_weights(
     mesh: Mesh | None = None,
     stored_as: str = SAME,
 ) -> Params:
-    """The weights that a sampler is given.
+    """Returns the weights that a sampler is given.
 
     Adapters are merged, and the type is that of the learner's products, so that both compute the
     same. Each weight is placed where a decode step needs it (SAMPLER_RULES), so that it is
@@ -127,8 +127,8 @@ def sampling_weights(
 
 
 def in_parts(params: Params, shape: PolicyShape) -> list[tuple[Params, PolicyShape]]:
-    """Weights as what is outside of the layers, and each layer with its adapters; and the shape of
-    a model that has this part alone.
+    """Splits weights into what is outside of the layers, and each layer with its adapters. Returns
+    each part with the shape of a model that has this part alone.
 
     One program for all of them would hold all layers twice: in the places from which a decode step
     reads them, and on the way there. Layers of one form share a program.
@@ -147,7 +147,7 @@ def in_parts(params: Params, shape: PolicyShape) -> list[tuple[Params, PolicySha
 
 
 def join_parts(parts: Sequence[Params]) -> Params:
-    """The whole of what was made of the parts."""
+    """Joins what was made of the parts."""
     outside, *layers = parts
     return outside | {"layers": [layer for part in layers for layer in part["layers"]]}
 
@@ -155,7 +155,8 @@ def join_parts(parts: Sequence[Params]) -> Params:
 def has_own_weights(
     compute: Compute, adapted: bool, mesh: AbstractMesh | Mesh | None, stored_as: str
 ) -> bool:
-    """Whether a sampler needs other arrays than the learner's. adapted: there are adapters."""
+    """Returns whether a sampler needs other arrays than the learner's. adapted: there are
+    adapters."""
     is_cut = mesh is not None and any(mesh.shape[axis] > 1 for axis in RULES["embed"])
     return adapted or compute.dtype != "float32" or is_cut or stored_as != SAME
 
@@ -164,7 +165,7 @@ def has_own_weights(
 def sampling_part(
     params: Params, shape: PolicyShape, dtype: str, mesh: Mesh | None, stored_as: str
 ) -> Params:
-    """A part of `sampling_weights`; see `in_parts`."""
+    """Returns a part of `sampling_weights`; see `in_parts`."""
     params = served_weights(params, shape, dtype, stored_as)
     if mesh is None:
         return params
@@ -173,8 +174,8 @@ def sampling_part(
 
 
 def sampler_shardings(params: Params, shape: PolicyShape, mesh: AbstractMesh | Mesh) -> Params:
-    """The sharding of each array of a sampler's weights. params: these weights, or their shapes, or
-    a part of them."""
+    """Returns the sharding of each array of a sampler's weights. params: these weights, or their
+    shapes, or a part of them."""
 
     def place(sharding: NamedSharding, stored: Weight) -> NamedSharding | Quantised:
         if not isinstance(stored, Quantised):
@@ -189,7 +190,8 @@ def sampler_shardings(params: Params, shape: PolicyShape, mesh: AbstractMesh | M
 
 
 def served_weights(params: Params, shape: PolicyShape, dtype: str, stored_as: str) -> Params:
-    """The values that a sampler is given, without their sharding, of all weights or a part."""
+    """Returns the values that a sampler is given, without their sharding, of all weights or a
+    part."""
     params = merged(params)
     if stored_as != SAME:
         params = quantise_layers(params, shape, stored_as)

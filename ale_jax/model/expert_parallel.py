@@ -31,11 +31,13 @@ AXIS = "expert"
 def own_share(
     weights: Weights, x_TD: jax.Array, weight_TK: jax.Array, expert_TK: jax.Array
 ) -> jax.Array:
-    """What this device's experts contribute to tokens that every device of the axis has, [T,D]."""
+    """Returns what this device's experts contribute to tokens that every device of the axis has,
+    [T,D]."""
     held = weights[0].shape[0]
     expert_TK = expert_TK - jax.lax.axis_index(AXIS) * held
     expert_TK = jnp.where((expert_TK >= 0) & (expert_TK < held), expert_TK, held)
-    if are_few(*expert_TK.shape, held):
+    T, K = expert_TK.shape
+    if are_few(T, K, held):
         return all_experts(weights, x_TD, weight_TK, expert_TK)
     return weighted_sum(capacity_dispatch(weights, x_TD, expert_TK), weight_TK)
 
@@ -43,8 +45,8 @@ def own_share(
 def gathered(
     weights: Weights, x_TD: jax.Array, weight_TK: jax.Array, expert_TK: jax.Array
 ) -> jax.Array:
-    """What all experts contribute to this device's own tokens, [T,D], if there are few tokens, as
-    in a decode step: the tokens of all devices of the axis are gathered on each of them.
+    """Returns what all experts contribute to this device's own tokens, [T,D], if there are few
+    tokens, as in a decode step: the tokens of all devices of the axis are gathered on each of them.
 
     The weights are then read once, and no device waits for rounds. The sum is rounded once, after
     its last term, as it is after `exchanged`.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol, Self
+import dataclasses
+from typing import Protocol, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +30,11 @@ class LayerMemory(Protocol):
     ) -> Self: ...
 
     def attend(self, q_BTNH: jax.Array, position_BT: jax.Array) -> jax.Array:
-        """Attention of each query to the positions up to its own, [B,T,N,H]."""
+        """Computes the attention of each query to the positions up to its own, [B,T,N,H]."""
         ...
+
+
+Memory = TypeVar("Memory", bound=LayerMemory)
 
 
 @struct.dataclass
@@ -44,7 +48,7 @@ class InPages:
 
     def write(self, position_BT, is_real_BT, k_BTGH, v_BTGH) -> InPages:
         pages = write_pages(self.pages, self.page_BW, position_BT, is_real_BT, k_BTGH, v_BTGH)
-        return self.replace(pages=pages)
+        return dataclasses.replace(self, pages=pages)
 
     def attend(self, q_BTNH, position_BT) -> jax.Array:
         if q_BTNH.shape[1] == 1 and has_kernel(self.platform, self.pages):
@@ -84,7 +88,7 @@ class InRows:
 
     def write(self, position_BT, is_real_BT, k_BTGH, v_BTGH) -> InRows:
         rows = self.rows.put(self.first + self.count, k_BTGH, v_BTGH)
-        return self.replace(rows=rows, count=self.count + 1)
+        return dataclasses.replace(self, rows=rows, count=self.count + 1)
 
     def attend(self, q_BTNH, position_BT) -> jax.Array:
         place_M = jnp.arange(self.rows.num_places)
@@ -108,12 +112,12 @@ def _attend(rows: LayerRows, q_BTNH: jax.Array, mask_BTM: jax.Array) -> jax.Arra
 
 def extend(
     params: Params,
-    memory: list[LayerMemory],
+    memory: list[Memory],
     tokens_BT: jax.Array,
     start_B: jax.Array,
     count_B: jax.Array,
     shape: PolicyShape,
-) -> tuple[list[LayerMemory], jax.Array, jax.Array | None]:
+) -> tuple[list[Memory], jax.Array, jax.Array | None]:
     """Runs B rows of new tokens, appended to their conversations from position `start_B` on.
 
     The first `count_B` tokens of each row are real; the others are not stored. In each layer all

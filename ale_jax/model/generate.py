@@ -5,6 +5,7 @@ The engine (engine/engine.py) owns the schedule; this module only has functions 
 
 from __future__ import annotations
 
+import dataclasses
 from functools import partial
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from jax.sharding import PartitionSpec
 from ale_jax.config.model import PolicyShape
 from ale_jax.model.cache import Cache
 from ale_jax.model.compute import EXACT, in_step
-from ale_jax.model.extend import InPages, InRows, LayerMemory, extend
+from ale_jax.model.extend import InPages, InRows, Memory, extend
 from ale_jax.model.guides import MAX_TOP_LOGPROBS, Guides
 from ale_jax.model.paged_attention import has_kernel
 from ale_jax.model.params import Params
@@ -97,27 +98,29 @@ def prefill_and_decode(
         params, cache, page_SW, prefill, shape, sizes, platform, record_experts
     )
     static = _DecodeArguments(shape, steps, stop_ids, record_experts)
-    decode = partial(_decode, params, state=state, guides=guides, static=static)
-    known = {"start_S": state.position_S, "prefill_expert_QRTLK": expert_QRTLK}
     if has_kernel(platform, cache[0]):
-        memory = [InPages(pages, page_SW, platform) for pages in cache]
-        memory, end, output = decode(memory)
-        cache = [each.pages for each in memory]
-        return cache, _replicated(end), output.replace(**known)
-    memory = [InRows.gather(pages, page_SW, state.position_S, steps) for pages in cache]
-    memory, end, output = decode(memory)
-    cache = [
-        each.scatter(pages, page_SW, end.position_S)
-        for pages, each in zip(cache, memory, strict=True)
-    ]
-    return cache, _replicated(end), output.replace(**known)
+        paged = [InPages(pages, page_SW, platform) for pages in cache]
+        paged, end, output = _decode(params, paged, state, guides, static)
+        cache = [each.pages for each in paged]
+    else:
+        rows = [InRows.gather(pages, page_SW, state.position_S, steps) for pages in cache]
+        rows, end, output = _decode(params, rows, state, guides, static)
+        cache = [
+            each.scatter(pages, page_SW, end.position_S)
+            for pages, each in zip(cache, rows, strict=True)
+        ]
+    output = dataclasses.replace(
+        output, start_S=state.position_S, prefill_expert_QRTLK=expert_QRTLK
+    )
+    return cache, _replicated(end), output
 
 
 def _continue(state: SlotState, previous: SlotState) -> SlotState:
     def pick(new_S: jax.Array, previous_S: jax.Array) -> jax.Array:
         return jnp.where(state.continues_S, previous_S, new_S)
 
-    return state.replace(
+    return dataclasses.replace(
+        state,
         token_S=pick(state.token_S, previous.token_S),
         position_S=pick(state.position_S, previous.position_S),
         budget_S=pick(state.budget_S, previous.budget_S),
@@ -195,11 +198,11 @@ class _DecodeArguments(NamedTuple):
 
 def _decode(
     params: Params,
-    memory: list[LayerMemory],
+    memory: list[Memory],
     state: SlotState,
     guides: Guides | None,
     static: _DecodeArguments,
-) -> tuple[list[LayerMemory], SlotState, DecodeOutput]:
+) -> tuple[list[Memory], SlotState, DecodeOutput]:
     def is_decoding(carry) -> jax.Array:
         i, _, state, _ = carry
         return (i < static.steps) & (state.budget_S > 0).any()
@@ -246,7 +249,8 @@ def _advance(state: SlotState, token_S: jax.Array, stop_ids: tuple[int, ...]) ->
     active_S = state.budget_S > 0
     stopped_S = (token_S[:, None] == jnp.array(stop_ids)[None, :]).any(axis=1)
     budget_S = jnp.where(stopped_S, 0, state.budget_S - 1)
-    return state.replace(
+    return dataclasses.replace(
+        state,
         token_S=jnp.where(active_S, token_S, state.token_S),
         position_S=state.position_S + active_S,
         budget_S=jnp.where(active_S, budget_S, 0),

@@ -88,8 +88,8 @@ def _by_head(x_BTD: jax.Array, weight_DNH: jax.Array) -> jax.Array:
 def masked_attention(
     q_BTNH: jax.Array, k_BGMH: jax.Array, v_BGMH: jax.Array, mask_BTM: jax.Array
 ) -> jax.Array:
-    """Grouped-query attention of T queries over M keys, [B,T,N,H]. Products take inputs of the
-    arrays' own type; scores and softmax are float32."""
+    """Computes the grouped-query attention of T queries over M keys, [B,T,N,H]. Products take
+    inputs of the arrays' own type; scores and softmax are float32."""
     B, T, N, H = q_BTNH.shape
     G = k_BGMH.shape[1]
     # The r query heads that share a kv head become further queries of it, which leaves plain
@@ -112,7 +112,7 @@ def masked_attention(
 
 
 def project_out(layer: Params, out_BTNH: jax.Array) -> jax.Array:
-    """The outputs of the heads, projected into the residual stream, [B,T,D]."""
+    """Projects the outputs of the heads into the residual stream, [B,T,D]."""
     *rows, N, H = out_BTNH.shape
     o_NHD = weight(layer, "o_NHD", out_BTNH.dtype)
     return product(out_BTNH.reshape(*rows, N * H), o_NHD.reshape(N * H, -1))
@@ -137,7 +137,8 @@ def apply_in_turn(
     layers: Sequence[Any],
     for_scan: Callable[[Any], Any],
 ) -> tuple[jax.Array, list[Any]]:
-    """The last x of `x, out = apply(x, layer)` for each layer in turn, and the list of each out.
+    """Returns the last x of `x, out = apply(x, layer)` for each layer in turn, and the list of each
+    out.
 
     layers: trees of arrays, which differ in form where the model's layers do. for_scan: what of a
     layer is stacked, which `apply` must accept in its place. Smaller is better.
@@ -161,7 +162,7 @@ def scanned(layers: Sequence[Any]) -> list[Any]:
 
 
 def runs(layers: Sequence[Any]) -> Iterator[list[Any]]:
-    """The layers, in runs of one form."""
+    """Yields the layers, in runs of one form."""
     for _, alike in itertools.groupby(layers, key=_form):
         yield list(alike)
 

@@ -18,8 +18,8 @@ RANK = -1  # stands for the adapter's rank among the dims of a map
 
 
 def trained_table(shape: PolicyShape, lora: LoraShape) -> Params:
-    """The weights that are trained, as a tree of `Param`: the adapters of each layer, or all
-    weights.
+    """Returns the weights that are trained, as a tree of `Param`: the adapters of each layer, or
+    all weights.
 
     The adapter of a map [in, out], or of a stack [E, in, out], is "a" [.., in, rank] and "b" [..,
     rank, out], sharded along the mesh as the map is. b starts at 0, so that adapters change nothing
@@ -30,6 +30,7 @@ def trained_table(shape: PolicyShape, lora: LoraShape) -> Params:
         return table
 
     def adapt(param: Param) -> dict[str, Param]:
+        assert param.matrix is not None, "only matrices have adapters"
         inward, outward = param.matrix
         stack = tuple(range(inward[0]))
         bound = math.prod(param.shape[i] for i in inward) ** -0.5
@@ -59,13 +60,14 @@ def _target(name: str) -> str:
 
 
 def new_adapters(key: jax.Array, shape: PolicyShape, lora: LoraShape) -> Params:
-    """The entries that add adapters to weights. New adapters do not change any output yet."""
+    """Returns the entries that add adapters to weights. New adapters do not change any output
+    yet."""
     adapters = init_table(key, trained_table(shape, lora))
     return {"adapters": adapters, "adapter_scale": jnp.float32(lora.alpha / lora.rank)}
 
 
 def trained(params: Params) -> Params:
-    """The part of the weights that is trained."""
+    """Returns the part of the weights that is trained."""
     return params.get("adapters", params)
 
 
@@ -75,7 +77,7 @@ def with_trained(params: Params, moved: Params) -> Params:
 
 
 def adapted_layers(params: Params) -> list[tuple[Params, Params]]:
-    """Each layer with its adapters, already scaled, for `merge_layer`."""
+    """Returns each layer with its adapters, already scaled, for `merge_layer`."""
     layers = params["layers"]
     if "adapters" not in params:
         return [(layer, {}) for layer in layers]
@@ -88,7 +90,7 @@ def adapted_layers(params: Params) -> list[tuple[Params, Params]]:
 
 
 def merge_layer(layer: Params, adapters: Params) -> Params:
-    """The layer's weights with its adapters added."""
+    """Returns the layer's weights with its adapters added."""
 
     def add(name: str, weight: jax.Array) -> jax.Array:
         a, b = adapters[name]["a"], adapters[name]["b"]
@@ -101,7 +103,7 @@ def merge_layer(layer: Params, adapters: Params) -> Params:
 
 
 def merged(params: Params) -> Params:
-    """Weights that compute the same without adapters, in the layout of `param_table`."""
+    """Returns weights that compute the same without adapters, in the layout of `param_table`."""
     if "adapters" not in params:
         return params
     rest = {k: v for k, v in params.items() if k not in ("adapters", "adapter_scale")}

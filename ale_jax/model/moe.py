@@ -34,7 +34,7 @@ class RouterStats(NamedTuple):
 def route(
     router_DE: jax.Array, x_TD: jax.Array, shape: PolicyShape, replay_TK: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Router probabilities [T,E], the K largest as weights [T,K], and their experts [T,K].
+    """Returns router probabilities [T,E], the K largest as weights [T,K], and their experts [T,K].
 
     replay_TK: experts to use instead, weighted by the router's own probabilities of them; -1 leaves
     the choice to the router. Gradients flow through the weights either way.
@@ -60,7 +60,10 @@ def moe(
     are reached by an all-to-all. replay_BTK: see `route`.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    weights = tuple(weight(layer, n, x_BTD.dtype) for n in ("gate_EDF", "up_EDF", "down_EFD"))
+    gate_EDF, up_EDF, down_EFD = (
+        weight(layer, name, x_BTD.dtype) for name in ("gate_EDF", "up_EDF", "down_EFD")
+    )
+    weights = gate_EDF, up_EDF, down_EFD
     if mesh.empty or mesh.size == 1:
         out_BTD, *stats = _on_one_device(layer["router_DE"], weights, x_BTD, replay_BTK, shape)
     else:
@@ -134,7 +137,10 @@ def _routed(
     replay_TK = None if replay_BTK is None else replay_BTK.reshape(B * T, -1)
     prob_TE, weight_TK, expert_TK = route(router_DE, x_TD, shape, replay_TK)
     out_TD = compute(x_TD, weight_TK, expert_TK)
-    return tuple(each.reshape(B, T, -1) for each in (out_TD, prob_TE, expert_TK))
+    out_BTD, prob_BTE, expert_BTK = (
+        each.reshape(B, T, -1) for each in (out_TD, prob_TE, expert_TK)
+    )
+    return out_BTD, prob_BTE, expert_BTK
 
 
 class RouterSums(NamedTuple):
@@ -159,8 +165,10 @@ def router_sums(stats: list[RouterStats], mask_T: jax.Array, shape: PolicyShape)
         prob_E = (layer.prob_TE * mask_T[:, None]).sum(axis=0)
         return chosen_TKE.sum(axis=0), prob_E, (entropy_T * mask_T).sum()
 
-    sums = (jnp.stack(each) for each in zip(*map(of_layer, stats), strict=True))
-    return RouterSums(*sums, mask_T.sum())
+    chosen_LKE, prob_LE, entropy_L = (
+        jnp.stack(each) for each in zip(*map(of_layer, stats), strict=True)
+    )
+    return RouterSums(chosen_LKE, prob_LE, entropy_L, mask_T.sum())
 
 
 def balancing_loss(sums: RouterSums, shape: PolicyShape) -> jax.Array:

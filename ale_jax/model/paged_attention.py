@@ -30,8 +30,9 @@ def has_kernel(platform: str, pages: LayerPages) -> bool:
 def paged_attention(
     q_BNH: jax.Array, pages: LayerPages, page_BW: jax.Array, length_B: jax.Array, platform: str
 ) -> jax.Array:
-    """Grouped-query attention of one query per conversation over its first `length_B` tokens,
-    [B,N,H]. The compiler cannot partition a kernel, so each device calls it for its own shard."""
+    """Computes the grouped-query attention of one query per conversation over its first `length_B`
+    tokens, [B,N,H]. The compiler cannot partition a kernel, so each device calls it for its own
+    shard."""
     kernel = on_each_shard("BN GP GP B B -> BN")(KERNELS[platform])
     scale = q_BNH.shape[-1] ** -0.5  # the kernels leave the scaling to their callers
     return kernel(q_BNH * scale, pages.k_GPbH, pages.v_GPbH, page_BW, length_B.astype(jnp.int32))
@@ -106,8 +107,8 @@ def _splash_kernel(T: int, N: int, interpret: bool):
 
 
 def cudnn_takes(H: int, dtype: jnp.dtype) -> bool:
-    """Whether cuDNN, on the local devices, supports this type and heads of this width plus the
-    codes of `attend_with_codes`."""
+    """Returns whether cuDNN, on the local devices, supports this type and heads of this width plus
+    the codes of `attend_with_codes`."""
     is_hopper = float(jax.devices()[0].compute_capability) >= 9
     widest = 256 if is_hopper else 128
     return dtype in (jnp.bfloat16, jnp.float16) and H % 8 == 0 and widest >= H + _CODE_WIDTH
@@ -130,8 +131,8 @@ def attend_with_codes(
     v_BTGH: jax.Array,
     segment_BT: jax.Array,
 ) -> jax.Array:
-    """Attention within segments, by a kernel `attention` (q, k, v, scale=...) that does not support
-    segments.
+    """Computes attention within segments, by a kernel `attention` (q, k, v, scale=...) that does
+    not support segments.
 
     Each segment has a set of dimensions, which none of another segment contains. A key has
     -_CODE_SIZE in those of its segment, a query _CODE_SIZE in all others. So the products with keys

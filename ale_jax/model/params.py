@@ -51,7 +51,8 @@ _ONES, _ZEROS = jax.nn.initializers.ones, jax.nn.initializers.zeros
 
 
 def param_table(shape: PolicyShape) -> Params:
-    """The weights of a policy as a tree of `Param`, in the layout of the arrays themselves."""
+    """Returns the weights of a policy as a tree of `Param`, in the layout of the arrays
+    themselves."""
     V, D = shape.vocab_size, shape.width
     table: Params = {
         "embed_VD": Param((V, D), ("vocab", "embed"), _normal(D)),
@@ -119,12 +120,12 @@ def is_param(leaf: object) -> bool:
 
 
 def init_params(key: jax.Array, shape: PolicyShape, dtype: jnp.dtype = jnp.float32) -> Params:
-    """Random weights of a policy."""
+    """Draws random weights of a policy."""
     return init_table(key, param_table(shape), dtype)
 
 
 def init_table(key: jax.Array, table: Params, dtype: jnp.dtype = jnp.float32) -> Params:
-    """Random weights; the key of each is derived from its index in the table."""
+    """Draws random weights; the key of each is derived from its index in the table."""
     leaves, tree = jax.tree.flatten(table, is_leaf=is_param)
     arrays = [p.init(jax.random.fold_in(key, i), p.shape, dtype) for i, p in enumerate(leaves)]
     return jax.tree.unflatten(tree, arrays)

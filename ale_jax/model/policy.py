@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from ale_jax.config.model import FLOAT32, Compute, PolicyShape
-from ale_jax.model.attention import packed_attention
+from ale_jax.model.attention import SequencePermutation, packed_attention
 from ale_jax.model.blockwise_attention import Places
 from ale_jax.model.compute import cast_layer, product, recomputed
-from ale_jax.model.context import SequencePermutation
+from ale_jax.model.guides import SamplingMasks, restricted
 from ale_jax.model.layers import (
     apply_in_turn,
     feed_forward,
@@ -25,7 +25,6 @@ from ale_jax.model.layers import (
 from ale_jax.model.lora import adapted_layers, merge_layer
 from ale_jax.model.moe import RouterStats
 from ale_jax.model.params import Param, Params, param_table
-from ale_jax.model.sampling_masks import SamplingMasks, restricted
 from ale_jax.model.sharding import row_axes, sequence_axis, spec
 
 SCORE_BLOCK = 1024  # tokens per device whose logits are held at once
@@ -40,7 +39,8 @@ def hidden_states(
     compute: Compute = FLOAT32,
     replay_BTLK: jax.Array | None = None,
 ) -> tuple[jax.Array, list[RouterStats]]:
-    """Final hidden states [B,T,D] (after the final norm), and each layer's router statistics.
+    """Computes the final hidden states [B,T,D] (after the final norm), and each layer's router
+    statistics.
 
     A token attends to itself and the earlier tokens of its own segment; segment 0 is padding.
     replay_BTLK: experts to use in each layer that has experts (L layers, in order), as in
@@ -74,7 +74,7 @@ def hidden_states(
 
 
 def embed_tokens(params: Params, tokens_BT: jax.Array, compute: Compute) -> jax.Array:
-    """The input of the first layer, [B,T,D]."""
+    """Returns the input of the first layer, [B,T,D]."""
     # The cast follows the lookup, so that the gradients of a token's row are summed in float32.
     return _look_up(params["embed_VD"], tokens_BT).astype(compute.dtype)
 
@@ -97,8 +97,8 @@ def decoder_layer(
 def replay_by_layer(
     permutation: SequencePermutation, replay_BTLK: jax.Array | None, shape: PolicyShape
 ) -> list[jax.Array | None]:
-    """The experts that each layer has to use [B,T,K], permuted as its tokens are; None for a layer
-    without experts."""
+    """Returns the experts that each layer has to use [B,T,K], permuted as its tokens are; None for
+    a layer without experts."""
     if replay_BTLK is None:
         return [None] * shape.num_layers
     replays = iter(jnp.moveaxis(permutation.deal(replay_BTLK.astype(jnp.int32)), 2, 0))
@@ -137,7 +137,7 @@ class TokenScores(NamedTuple):
 
 
 def logits(params: Params, hidden_BTD: jax.Array) -> jax.Array:
-    """Unnormalised log-probabilities over the vocabulary, float32 [B,T,V]."""
+    """Computes the unnormalised log-probabilities over the vocabulary, float32 [B,T,V]."""
     name = _head_name(params)
     # Cast here, and not once for all blocks, so that their gradients are summed in the weights' own
     # type.
@@ -230,7 +230,7 @@ HEAD = "value_D"
 
 
 def value_table(shape: PolicyShape) -> Params:
-    """The weights of a critic, in the form in which `param_table` describes a policy's."""
+    """Returns the weights of a critic, in the form in which `param_table` describes a policy's."""
     table = param_table(dataclasses.replace(shape, tie_embeddings=True))  # no head for tokens
     # Zeros: an untrained critic predicts 0 for every state, and not noise that GAE would pass on.
     return table | {HEAD: Param((shape.width,), ("norm",), jax.nn.initializers.zeros)}

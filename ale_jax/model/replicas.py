@@ -30,7 +30,7 @@ REPLICA = "replica"
 
 
 def is_shared(mesh: Mesh) -> bool:
-    """Whether a mesh spans the devices of several processes."""
+    """Returns whether a mesh spans the devices of several processes."""
     return len({device.process_index for device in mesh.devices.flat}) > 1
 
 
@@ -60,7 +60,7 @@ def devices_of_engine(of_process: int, devices_per_engine: int) -> int:
 
 
 def engine_meshes(mesh: Mesh, devices_per_engine: int) -> list[Mesh]:
-    """The meshes of this process's engines, see `engine_sizes`. devices_per_engine: see
+    """Returns the meshes of this process's engines, see `engine_sizes`. devices_per_engine: see
     `devices_of_engine`."""
     blocks = _by_engine(mesh, devices_per_engine)
     sizes = engine_sizes(mesh.shape, blocks.shape[1])
@@ -131,6 +131,7 @@ def make_sampling_copy(
 
 def _on_mesh(array: jax.Array, mesh: Mesh) -> jax.Array:
     """The copy of an engine, as an array of its devices alone."""
+    assert isinstance(array.sharding, NamedSharding)
     place, devices = NamedSharding(mesh, array.sharding.spec), set(mesh.devices.flat)
     shards = [shard.data for shard in array.addressable_shards if shard.device in devices]
     return jax.make_array_from_single_device_arrays(array.shape, place, shards)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import jax
@@ -52,7 +53,8 @@ def sample(
     guides: Guides | None = None,
     step: jax.Array | int = 0,
 ) -> SamplerOutput:
-    """The key of a draw depends on (conversation, position) alone, not on the slot or the batch.
+    """Draws a token of each slot. The key of a draw depends on (conversation, position) alone, not
+    on the slot or the batch.
 
     step: of the decode steps that the guides are for.
     """
@@ -81,7 +83,7 @@ def sample(
     if guides is None:
         return sampled
     top_id_Sk, top_logp_Sk = most_probable(old_SV, guides)
-    return sampled.replace(top_id_Sk=top_id_Sk, top_logp_Sk=top_logp_Sk)
+    return dataclasses.replace(sampled, top_id_Sk=top_id_Sk, top_logp_Sk=top_logp_Sk)
 
 
 def _most_probable(logits_SV: jax.Array) -> jax.Array:

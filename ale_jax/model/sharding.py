@@ -1,10 +1,13 @@
-"""How arrays are sharded: a mesh with named axes, and one table from logical to mesh axes."""
+"""How arrays are sharded: a mesh with named axes, and one table from logical to mesh axes. Programs
+on a mesh are dispatched in one order."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
@@ -27,11 +30,13 @@ RULES: dict[str, tuple[str, ...]] = {
 # For the weights that the sampler reads in every decode step, where none may be gathered.
 SAMPLER_RULES = {axis: places for axis, places in RULES.items() if axis != "embed"}
 
+_DISPATCHING = threading.RLock()
 _AUTO = (AxisType.Auto,)  # the compiler shards what we do not
 
 
 def mesh_sizes(shape: MeshShape, devices: int) -> dict[str, int]:
-    """Number of devices along each axis. ValueError if their product is not `devices`."""
+    """Returns the number of devices along each axis. ValueError if their product is not
+    `devices`."""
     sizes = dataclasses.asdict(shape)
     others = math.prod(size for axis, size in sizes.items() if axis != "data")
     if sizes["data"] == -1:
@@ -45,21 +50,21 @@ def mesh_sizes(shape: MeshShape, devices: int) -> dict[str, int]:
 
 
 def make_mesh(shape: MeshShape) -> Mesh:
-    """A mesh over all devices of the run; one device is a mesh of ones."""
+    """Returns a mesh over all devices of the run; one device is a mesh of ones."""
     sizes = mesh_sizes(shape, jax.device_count())
     return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=_AUTO * len(sizes))
 
 
 def abstract_mesh(sizes: Mapping[str, int]) -> AbstractMesh:
-    """A mesh of devices that need not be present."""
+    """Returns a mesh of devices that need not be present."""
     return AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=_AUTO * len(sizes))
 
 
 def spec(
     axes: tuple[str | None, ...], rules: Mapping[str, tuple[str, ...]] = RULES
 ) -> PartitionSpec:
-    """The PartitionSpec of an array with these logical axes. No two of them may use the same mesh
-    axis."""
+    """Returns the PartitionSpec of an array with these logical axes. No two of them may use the
+    same mesh axis."""
     entries = [rules.get(axis) if axis else None for axis in axes]
     used = [mesh_axis for entry in entries if entry for mesh_axis in entry]
     assert len(used) == len(set(used)), f"axes {axes} share a mesh axis: {used}"
@@ -71,7 +76,7 @@ def param_shardings(
     mesh: AbstractMesh | Mesh,
     rules: Mapping[str, tuple[str, ...]] = RULES,
 ) -> Params:
-    """The sharding of every weight, in the layout of the weights themselves.
+    """Returns the sharding of every weight, in the layout of the weights themselves.
 
     ValueError if a weight cannot be divided evenly over the mesh.
     """
@@ -99,8 +104,8 @@ def table_shardings(
 
 
 def row_axes(rows: int, mesh: AbstractMesh | Mesh) -> tuple[str, ...]:
-    """The mesh axes of a batch that this many rows can be divided over. Along the other axes, each
-    row is on every device."""
+    """Returns the mesh axes of a batch that this many rows can be divided over. Along the other
+    axes, each row is on every device."""
     axes, parts = [], 1
     for axis in RULES["batch"]:
         if mesh.shape[axis] > 1 and rows % (parts * mesh.shape[axis]) == 0:
@@ -110,12 +115,12 @@ def row_axes(rows: int, mesh: AbstractMesh | Mesh) -> tuple[str, ...]:
 
 
 def num_data_shards(mesh: AbstractMesh | Mesh) -> int:
-    """The number of shards that the data axes divide an array into."""
+    """Returns the number of shards that the data axes divide an array into."""
     return math.prod(mesh.shape[axis] for axis in RULES["batch"])
 
 
 def sequence_axis(tokens: int, mesh: AbstractMesh | Mesh) -> str | None:
-    """The mesh axis that the tokens of a row are divided over; None if they cannot be."""
+    """Returns the mesh axis that the tokens of a row are divided over; None if they cannot be."""
     (axis,) = RULES["sequence"]
     return axis if tokens % mesh.shape[axis] == 0 else None
 
@@ -133,3 +138,20 @@ def check_rows(rows: int, mesh: Mesh) -> None:
             f"batch rows {rows} must be a multiple of the mesh's data axes, {parts}: "
             f"set learn.microbatch_rows to {-(-rows // parts) * parts}"
         )
+
+
+@contextlib.contextmanager
+def dispatching(mesh: Mesh | None) -> Iterator[None]:
+    """Lets no other thread dispatch programs within the block.
+
+    The learner and the engine dispatch programs from two threads. A program on several devices
+    waits for all of them. If one device is given the programs of both threads in one order, and
+    another device in the other order, each waits for the other forever. Whoever need not read the
+    result should leave the block when the program is dispatched. A mesh of one device needs no
+    order.
+    """
+    if mesh is None or mesh.devices.size == 1:
+        yield
+        return
+    with _DISPATCHING:
+        yield

@@ -51,7 +51,8 @@ TOOL_USE, DEFAULT = "tool_use", "default"
 
 
 def train_bpe(messages: Iterable[ChatMessage], vocab_size: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE of at most `vocab_size` tokens, learned from the text of conversations.
+    """Returns a byte-level BPE of at most `vocab_size` tokens, learned from the text of
+    conversations.
 
     It carries the chat template of this package.
     """
@@ -75,10 +76,14 @@ def train_bpe(messages: Iterable[ChatMessage], vocab_size: int) -> PreTrainedTok
 
 
 def tools_text(tools: Sequence[Mapping[str, Any]]) -> str:
-    """What the chat template of this package tells of the tools that a conversation offers."""
+    """Returns what the chat template of this package tells of the tools that a conversation
+    offers."""
     system = [{"role": "system", "content": ""}]
     tokenizer = _with_template(Tokenizer(models.BPE()))
-    text = tokenizer.apply_chat_template(system, tools=list(tools), tokenize=False)
+    text = tokenizer.apply_chat_template(
+        system, tools=[dict(tool) for tool in tools], tokenize=False
+    )
+    assert isinstance(text, str)
     text = re.sub("|".join(map(re.escape, SPECIAL)), "", text)
     return text.removeprefix("system").strip()
 
@@ -193,25 +198,28 @@ class ChatTokenizer:
         self._tokenizer.save_pretrained(str(path))
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """The text of `ids`, special tokens left out; undecodable bytes become U+FFFD."""
+        """Returns the text of `ids`, special tokens left out; undecodable bytes become U+FFFD."""
         with self._lock:
-            return self._tokenizer.decode(np.asarray(ids).tolist(), skip_special_tokens=True)
+            text = self._tokenizer.decode(np.asarray(ids).tolist(), skip_special_tokens=True)
+        assert isinstance(text, str)
+        return text
 
     def token_bytes(self, id: int) -> bytes | None:
-        """What a token stands for, though it be a part of a character, which has no text. None if
-        its name does not tell: then `decode` gives its text."""
+        """Returns what a token stands for, though it be a part of a character, which has no text.
+        None if its name does not tell: then `decode` gives its text."""
         with self._lock:
             name = None if id in self._added_ids else self._rust.id_to_token(int(id))
         if not name:
             return None
         if name in self._byte_names:
             return self._byte_names[name]
-        parts = list(map(self._byte_names.get, name))
-        return None if None in parts else b"".join(parts)
+        if any(letter not in self._byte_names for letter in name):
+            return None
+        return b"".join(self._byte_names[letter] for letter in name)
 
     def pieces(self, ids: Sequence[int] | np.ndarray) -> Iterator[tuple[str, bool]]:
-        """The text of `ids` in pieces: each special token that does not end a reply, by its name,
-        and what is between them. Says of each whether it is a special token."""
+        """Yields the text of `ids` in pieces: each special token that does not end a reply, by its
+        name, and what is between them. Says of each whether it is a special token."""
         between: list[int] = []
         for each in np.asarray(ids).tolist():
             if each not in self._special:
@@ -229,7 +237,8 @@ class ChatTokenizer:
         first: bool,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> np.ndarray:
-        """The ids that continue a conversation by `new_messages`, up to the policy's next token.
+        """Returns the ids that continue a conversation by `new_messages`, up to the policy's next
+        token.
 
         first: the conversation starts here; otherwise the messages follow a reply of the policy
         that ended with its end-of-turn token. tools: those that it offers; None for those of the
@@ -244,11 +253,12 @@ class ChatTokenizer:
         return np.concatenate(list(map(self._ids_of, pieces)))
 
     def text_ids(self, text: str) -> np.ndarray:
-        """The ids of a text that may name special tokens."""
+        """Returns the ids of a text that may name special tokens."""
         return self._encode(text, special=True)
 
     def reply_ids(self, text: str) -> np.ndarray:
-        """The ids of a reply that the policy did not write (an oracle's), end of turn included."""
+        """Returns the ids of a reply that the policy did not write (an oracle's), end of turn
+        included."""
         return np.append(self._encode(text, special=False), self.stop_ids[0]).astype(np.int32)
 
     def _ids_of(self, piece: Piece) -> np.ndarray:
@@ -264,12 +274,14 @@ class ChatTokenizer:
         return np.asarray(ids, np.int32)
 
     def _render(self, messages: list[Message], tools: Any, add_generation_prompt: bool) -> str:
-        return self._tokenizer.apply_chat_template(
+        text = self._tokenizer.apply_chat_template(
             messages,
             tools=tools,
             add_generation_prompt=add_generation_prompt,
             tokenize=False,
         )
+        assert isinstance(text, str)
+        return text
 
     def _render_tool_use(
         self, messages: list[Message], tools: Any, add_generation_prompt: bool

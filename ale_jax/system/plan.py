@@ -21,12 +21,11 @@ from ale_jax.learn.state import abstract_trained, make_optimizer, place_moments
 from ale_jax.model.cache import cache_sharding, empty_cache
 from ale_jax.model.capacity_dispatch import SLACK
 from ale_jax.model.compute import has_own_weights, sampler_shardings, served_weights
-from ale_jax.model.guides import guides_bytes
+from ale_jax.model.guides import guides_bytes, masks_bytes
 from ale_jax.model.layers import scanned
 from ale_jax.model.params import is_param, param_table
 from ale_jax.model.policy import SCORE_BLOCK
 from ale_jax.model.replicas import devices_of_engine, engine_sizes
-from ale_jax.model.sampling_masks import masks_bytes
 from ale_jax.model.sharding import (
     RULES,
     SAMPLER_RULES,

@@ -19,7 +19,7 @@ from ale_jax.model.sharding import make_mesh
 from ale_jax.records import FORCED, FREE
 from tests.data.make_trajectories import make_turn
 from tests.model.shapes import DENSE
-from tests.model.test_sampling_masks import pack_bits
+from tests.model.test_guides import pack_bits
 
 V, CHUNKS, Z = DENSE.vocab_size, 8, 11.0
 HP = LossHypers("topr", "chunk", ratio_cap=1.0, entropy_weight=0.1)

@@ -18,9 +18,9 @@ from ale_jax.config.model import DTYPES, FLOAT32, REMAT, Compute
 from ale_jax.data.packing import pack_all
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec, forward, make_train_step
+from ale_jax.model.guides import num_words
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import SCORE_BLOCK, hidden_states
-from ale_jax.model.sampling_masks import num_words
 from ale_jax.model.sharding import batch_sharding, make_mesh, param_shardings
 from ale_jax.records import MAX_MASKS
 from tests.learn.test_step import ADAFACTOR, sample_transcripts, transcript_loss

@@ -7,9 +7,9 @@ import pytest
 
 from ale_jax.config.hardware import MeshShape
 from ale_jax.model import blockwise_attention as module
+from ale_jax.model.attention import context_attention, zigzag
 from ale_jax.model.blockwise_attention import Places, blockwise_attention
 from ale_jax.model.compute import EXACT
-from ale_jax.model.context import context_attention, zigzag
 from ale_jax.model.sharding import make_mesh
 
 B, T, N, G, H = 2, 64, 4, 2, 8

@@ -17,8 +17,8 @@ from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec
 from ale_jax.model.cache import cache_sharding, copy_out, empty_cache
 from ale_jax.model.compute import sampling_weights
+from ale_jax.model.guides import num_words
 from ale_jax.model.params import param_table
-from ale_jax.model.sampling_masks import num_words
 from ale_jax.model.sharding import make_mesh, num_data_shards
 from ale_jax.system.build_config import build_config
 from ale_jax.system.plan import make_plan

@@ -34,8 +34,8 @@ class Fields:
             raise self.error(f"{name} {self.get(name)!r:.80} is not supported, only {only!r} is")
 
     def count(self, name: str, default: int | None = None, most: int = 1 << 24) -> int:
-        """An integer from 1 to `most`, a limit that keeps a damaged file from exhausting the
-        memory.
+        """Returns an integer from 1 to `most`, a limit that keeps a damaged file from exhausting
+        the memory.
 
         ValueError if it is something else, or missing without a default.
         """
@@ -47,7 +47,8 @@ class Fields:
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A number > 0. ValueError if it is something else, or missing without a default."""
+        """Returns a number > 0. ValueError if it is something else, or missing without a
+        default."""
         value = self.get(name, default)
         if value is None:
             raise self.error(f"{name} is missing")
@@ -62,14 +63,14 @@ class Fields:
         return value
 
     def items(self, name: str) -> list[Any]:
-        """The items of a list; empty if it is missing."""
+        """Returns the items of a list; empty if it is missing."""
         value = self.get(name, [])
         if not isinstance(value, list):
             raise self.error(f"{name} {value!r:.40} must be a list")
         return value
 
     def part(self, name: str) -> Fields:
-        """The fields of a nested object; none if it is missing."""
+        """Returns the fields of a nested object; none if it is missing."""
         value = self.get(name, {})
         if not isinstance(value, Mapping):
             raise self.error(f"{name} {value!r:.40} must be an object")
@@ -119,7 +120,7 @@ _LLAMA3_ROPE = (
 # Far above those of any model.
 MOST_LAYERS = MOST_EXPERTS = 1024
 
-NO_EXPERTS: dict[str, object] = {
+NO_EXPERTS: dict[str, Any] = {
     "num_experts": 0,
     "experts_per_token": 0,
     "expert_width": 0,
@@ -129,7 +130,8 @@ NO_EXPERTS: dict[str, object] = {
 
 
 def read_config(path: Path) -> PolicyShape:
-    """The shape that a config.json describes. ValueError names the field that is not supported."""
+    """Returns the shape that a config.json describes. ValueError names the field that is not
+    supported."""
     content = read_json(path)
     if not isinstance(content, dict):
         raise ValueError(f"{path}: must contain an object")
@@ -154,19 +156,19 @@ def find_architecture(
     return known[name]
 
 
-def make_shape(fields: Fields, sizes: dict[str, object]) -> PolicyShape:
-    """The shape. A ValueError for sizes that do not fit together also names the file."""
+def make_shape(fields: Fields, sizes: dict[str, Any]) -> PolicyShape:
+    """Returns the shape. A ValueError for sizes that do not fit together also names the file."""
     try:
         return PolicyShape(**sizes)
     except ValueError as error:
         raise fields.error(str(error)) from error
 
 
-def to_config(shape: PolicyShape) -> dict[str, object]:
-    """The content of config.json, with the fields of published checkpoints, which both transformers
-    4 and 5 read. ValueError if transformers has no architecture of this shape."""
+def to_config(shape: PolicyShape) -> dict[str, Any]:
+    """Returns the content of config.json, with the fields of published checkpoints, which both
+    transformers 4 and 5 read. ValueError if transformers has no architecture of this shape."""
     architecture = _architecture_of(shape)
-    fields: dict[str, object] = {
+    fields: dict[str, Any] = {
         "architectures": [architecture.class_name],
         "model_type": architecture.model_type,
         "hidden_act": "silu",
@@ -217,7 +219,7 @@ def _qkv_bias(fields: Fields, architecture: Architecture) -> bool:
     return architecture.qkv_bias
 
 
-def _sizes(fields: Fields, architecture: Architecture) -> dict[str, object]:
+def _sizes(fields: Fields, architecture: Architecture) -> dict[str, Any]:
     width, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
     rope_theta, llama3_rope = _rope(fields)
     return {
@@ -239,7 +241,7 @@ def _sizes(fields: Fields, architecture: Architecture) -> dict[str, object]:
     }
 
 
-def _expert_sizes(fields: Fields) -> dict[str, object]:
+def _expert_sizes(fields: Fields) -> dict[str, Any]:
     # transformers 5 writes num_local_experts where published checkpoints have num_experts.
     name = "num_experts" if fields.get("num_experts") else "num_local_experts"
     step = fields.count("decoder_sparse_step", 1)

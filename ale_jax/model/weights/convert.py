@@ -33,8 +33,8 @@ def upcycled_shape(
     experts_per_token: int,
     dense_layers: tuple[int, ...] = (),
 ) -> PolicyShape:
-    """The shape of the mixture that `upcycle` makes of a dense policy. ValueError if the policy is
-    not dense or the sizes do not fit."""
+    """Returns the shape of the mixture that `upcycle` makes of a dense policy. ValueError if the
+    policy is not dense or the sizes do not fit."""
     if shape.num_experts:
         raise ValueError(
             f"the policy has {shape.num_experts} experts: only dense policies can be upcycled"
@@ -58,8 +58,8 @@ def upcycle(
     key: jax.Array,
     shardings: Params | None = None,
 ) -> Params:
-    """The weights of `sparse`: each expert is a copy of the dense layer's feed-forward, and the
-    router is new.
+    """Returns the weights of `sparse`: each expert is a copy of the dense layer's feed-forward, and
+    the router is new.
 
     The result computes what the dense policy does, up to rounding: a token's K experts are equal,
     and `norm_topk_prob` makes their weights sum to 1 (without it they would sum to about K/E). In

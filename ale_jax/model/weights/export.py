@@ -85,7 +85,7 @@ def _new_folder(path: Path) -> Iterator[Path]:
 
 def _kinds(params: Params, shape: PolicyShape) -> dict[str, Kind]:
     """Every tensor to be written, in the order of writing."""
-    kinds = {}
+    kinds: dict[str, Kind] = {}
     for stored, weight in _pairs(params, shape):
         if weight.dtype not in DTYPES.values():
             raise ValueError(f"weights are {weight.dtype}, not one of {', '.join(DTYPES)}")
@@ -135,7 +135,7 @@ def _cut(kinds: dict[str, Kind], max_bytes: int) -> list[dict[str, Kind]]:
 def _write_shards(
     folder: Path, shards: list[dict[str, Kind]], tensors: Iterator[tuple[str, np.ndarray]]
 ) -> None:
-    where = {}
+    where: dict[str, str] = {}
     for number, kinds in enumerate(shards, 1):
         file = f"model-{number:05}-of-{len(shards):05}.safetensors" if len(shards) > 1 else SINGLE
         with (folder / file).open("xb") as out:

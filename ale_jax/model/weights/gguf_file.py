@@ -42,7 +42,7 @@ _LLAMA3_BANDS = (1.0, 4.0, 8192.0)
 def read_shape(
     path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, gguf.ReaderTensor]
 ) -> PolicyShape:
-    """The shape of the file's policy. ValueError names what is missing or not supported."""
+    """Returns the shape of the file's policy. ValueError names what is missing or not supported."""
     name = metadata.get(ARCHITECTURE)
     architecture = find_architecture(Fields(path, metadata), name, _KNOWN)
     prefix = f"{name}."
@@ -150,6 +150,7 @@ class GgufTensor:
     def _head_rows(self, start: int, stop: int) -> np.ndarray:
         """Reads whole heads and restores the order of their rows. llama.cpp stores the pairs of a
         head that rotate together side by side: 0, H/2, 1, H/2 + 1, ..."""
+        assert self.turned_heads is not None
         width = self.shape[0] // self.turned_heads
         first, last = start // width, -(-stop // width)
         rows = self._dequantised(first * width, last * width)
@@ -246,7 +247,7 @@ def _under_our_names(
     for name in tensor_shapes(shape):
         expert = _EXPERT.search(name)
         own = names.get_name(_EXPERT.sub(".experts.", name), (".weight", ".bias"))
-        if own not in stored:
+        if own is None or own not in stored:
             continue  # check_tensors reports it
         used.add(own)
         if expert is not None:

@@ -26,7 +26,7 @@ class Tensor(Protocol):
     def shape(self) -> tuple[int, ...]: ...
 
     def read(self, bounds: Bounds) -> np.ndarray:
-        """The part within `bounds`, in its stored type; float32 if it is dequantised."""
+        """Returns the part within `bounds`, in its stored type; float32 if it is dequantised."""
 
 
 class Checkpoint(Protocol):
@@ -113,7 +113,7 @@ class Stored:
         return tuple(math.prod(self.shape[dim] for dim in group) for group in self.groups)
 
     def read(self, bounds: Bounds, read_tensor: ReadTensor, dtype: np.dtype) -> np.ndarray:
-        """The part of the weight within `bounds`. No more is read than the part needs.
+        """Returns the part of the weight within `bounds`. No more is read than the part needs.
 
         read_tensor: (name, bounds) -> that part of a tensor.
         """
@@ -126,7 +126,7 @@ class Stored:
         return part
 
     def write(self, weight: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-        """Each tensor of the weight, with its name."""
+        """Yields each tensor of the weight, with its name."""
         for name, part in zip(self.names, weight if self.is_per_expert else [weight], strict=True):
             yield name, part.transpose(self._tensor_order()).reshape(self.tensor_shape)
 
@@ -156,7 +156,8 @@ def is_stored(leaf: object) -> bool:
 
 
 def layout(shape: PolicyShape) -> Params:
-    """How every weight is stored, as a tree of `Stored` in the layout of the weights themselves."""
+    """Returns how every weight is stored, as a tree of `Stored` in the layout of the weights
+    themselves."""
 
     def stored(path: tuple[jax.tree_util.KeyEntry, ...], param: Param) -> Stored:
         template, groups = _TABLE[path[-1].key]
@@ -184,7 +185,7 @@ def filler_shapes(shape: PolicyShape) -> dict[str, tuple[int, ...]]:
 
 
 def tensor_shapes(shape: PolicyShape) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor in a checkpoint of such a policy."""
+    """Returns the name and shape of every tensor in a checkpoint of such a policy."""
     leaves = jax.tree.leaves(layout(shape), is_leaf=is_stored)
     shapes = {name: stored.tensor_shape for stored in leaves for name in stored.names}
     return shapes | filler_shapes(shape)

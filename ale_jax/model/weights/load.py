@@ -32,7 +32,7 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
 def load_params(
     checkpoint: Checkpoint, dtype: jnp.dtype = jnp.float32, shardings: Params | None = None
 ) -> Params:
-    """The weights in `dtype`, each on the devices that `shardings` names (default: on one).
+    """Returns the weights in `dtype`, each on the devices that `shardings` names (default: on one).
 
     shardings: a tree as from `sharding.param_shardings`. A device's part is read directly from the
     files, and no process reads more than its own devices hold. Weights are loaded one at a time:
@@ -58,7 +58,8 @@ def _load(
     def part(bounds: Bounds) -> np.ndarray:
         return stored.read(bounds, lambda name, cut: checkpoint.tensors[name].read(cut), dtype)
 
-    def read(index: tuple[slice, ...]) -> np.ndarray:
+    def read(index: tuple[slice, ...] | None) -> np.ndarray:
+        assert index is not None
         return part(
             tuple(cut.indices(size)[:2] for cut, size in zip(index, stored.shape, strict=True))
         )

@@ -14,7 +14,7 @@ import math
 import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -55,14 +55,14 @@ class TensorEntry(NamedTuple):
         return self.kind.shape
 
     def read(self, bounds: Bounds) -> np.ndarray:
-        """A part of the tensor. The file is memory-mapped, so only the pages that are used are
-        read."""
+        """Returns a part of the tensor. The file is memory-mapped, so only the pages that are used
+        are read."""
         mapped = np.memmap(self.file, self.kind.dtype, "r", self.offset, self.shape)
         return mapped[tuple(slice(*each) for each in bounds)]
 
 
 def read_header(path: Path) -> dict[str, TensorEntry]:
-    """The tensors of a file, by name, without reading their data.
+    """Returns the tensors of a file, by name, without reading their data.
 
     ValueError, with the names of file and tensor, unless the header describes the file exactly.
     """
@@ -101,7 +101,7 @@ def write_tensors(
         file.write(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data)
 
 
-def _tensor(path: Path, name: str, entry: object, data_start: int) -> TensorEntry:
+def _tensor(path: Path, name: str, entry: Any, data_start: int) -> TensorEntry:
     try:
         stored, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
         sound = isinstance(stored, str) and all(

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from jax.sharding import Mesh
 
 from ale_jax.learn.manifest import Digests, file_digests
-from ale_jax.model.device_order import dispatching
+from ale_jax.model.sharding import dispatching
 from ale_jax.system.rollouts.policy_replicas import PolicyReplica
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from ale_jax.config.hardware import MeshShape
+from ale_jax.model.guides import SamplingMasks, unpack
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import SCORE_BLOCK, logits, score_tokens
-from ale_jax.model.sampling_masks import SamplingMasks, unpack
 from ale_jax.model.sharding import batch_sharding, make_mesh
 from ale_jax.records import FORCED, FREE
 from tests.model.shapes import DENSE
