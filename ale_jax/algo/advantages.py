@@ -40,7 +40,14 @@ from ale_jax.config.algo import AdvantageHypers
 
 
 class Rewards(NamedTuple):
-    """The arrays are described in the module docstring."""
+    """What N trajectories earned, as arrays, which the module's docstring describes.
+
+    Two trajectories of one group, of 2 and 1 chunks; the second one failed:
+
+        reward_NC     outcome_N   num_chunks_N   group_N   valid_N   real_NC
+        0    1        1           2              0         True      True  True
+        0    (any)    0           1              0         True      True  False
+    """
 
     reward_NC: jax.Array
     outcome_N: jax.Array
@@ -68,27 +75,51 @@ class Rewards(NamedTuple):
         return self._replace(outcome_N=self.outcome_N + malus_N, reward_NC=reward_NC)
 
     def on_last_chunk(self, x_N: jax.Array) -> jax.Array:
-        """x on each trajectory's last chunk, 0 on the others, [N, C]."""
+        """Puts x on each trajectory's last chunk, and 0 on the others, [N, C]."""
         last_NC = jnp.arange(self.reward_NC.shape[1])[None, :] == self.num_chunks_N[:, None] - 1
         return jnp.where(last_NC, x_N[:, None], 0.0)
 
     def reversed(self, x_NC: jax.Array) -> jax.Array:
-        """Each trajectory's chunks from the last to the first, and anything on padding, [N, C]."""
+        """Orders each trajectory's chunks from the last to the first, [N, C]; padding may hold
+        anything."""
         from_end_NC = self.num_chunks_N[:, None] - 1 - jnp.arange(x_NC.shape[1])[None, :]
         return jnp.take_along_axis(x_NC, jnp.maximum(from_end_NC, 0), axis=1)
 
 
 class Credit(NamedTuple):
-    """advantage_NC: float32; 0 on padding, on invalid trajectories, and everywhere if the estimator
-    works on tokens. reward_NC: each chunk's own reward, including `failure_reward`."""
+    """The credit of each chunk.
+
+    advantage_NC: float32; 0 on padding, on invalid trajectories, and everywhere if the estimator
+    works on tokens. reward_NC: each chunk's own reward, including `failure_reward`.
+    """
 
     advantage_NC: jax.Array
     reward_NC: jax.Array
 
 
 def credit_chunks(rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers) -> Credit:
-    """The advantages by the estimator `hp.estimator`, clipped to +-`hp.clip` unless that is 0, and
-    then balanced as `hp.balance` says."""
+    """Returns the advantages by the estimator `hp.estimator`, clipped to +-`hp.clip` unless that is
+    0, and then balanced as `hp.balance` says.
+
+    A group of two, of 2 chunks and 1 chunk, with the outcomes 1 and 0. The group's mean is 1/2, and
+    "chunk_return" discounts what differs from it once per chunk:
+
+        >>> zeros_N = jnp.array([0, 0])
+        >>> rewards = Rewards(
+        ...     reward_NC=jnp.array([[0.0, 1.0], [0.0, 0.0]]),
+        ...     outcome_N=jnp.array([1.0, 0.0]),
+        ...     num_chunks_N=jnp.array([2, 1]),
+        ...     group_N=zeros_N,
+        ...     tag_N=zeros_N,
+        ...     valid_N=jnp.array([True, True]),
+        ...     anchor_NC=jnp.array([[0, 0], [0, 0]]),
+        ...     tokens_NC=jnp.array([[3, 1], [2, 0]]),
+        ... )
+        >>> credit_chunks(rewards, 1, 0.5, AdvantageHypers("chunk_return")).advantage_NC.tolist()
+        [[0.25, 0.5], [-0.5, 0.0]]
+        >>> credit_chunks(rewards, 1, 0.5, AdvantageHypers("outcome")).advantage_NC.tolist()
+        [[0.5, 0.5], [-0.5, 0.0]]
+    """
     rewards = rewards.with_failures_at(hp.failure_reward)
     advantage_NC = _ESTIMATORS[hp.estimator](rewards, num_groups, gamma, hp)
     advantage_NC = jnp.where(rewards.real_NC, advantage_NC, 0.0)

@@ -24,9 +24,12 @@ from ale_jax.config.attention_credit import AttentionCreditHypers
 
 
 class AttentionStatistics(NamedTuple):
-    """Per token, float32: waad_BT, how far the local heads look back from it (in tokens, at most
-    W); fai_BT, the attention that it later receives from the global heads; delta_BT, how much WAAD
-    changes from it to the next token."""
+    """What the policy's attention shows of each token, float32 [B, T].
+
+    waad_BT: how far the local heads look back from it (in tokens, at most W).
+    fai_BT: the attention that it later receives from the global heads.
+    delta_BT: how much WAAD changes from it to the next token.
+    """
 
     waad_BT: jax.Array
     fai_BT: jax.Array
@@ -74,8 +77,12 @@ def trajectory_statistics(
 
 
 def waad_change(waad_BT: jax.Array, chunk_BT: jax.Array) -> jax.Array:
-    """Delta_t = |WAAD_t - WAAD_(t+1)|; 0 on a chunk's last token, since the policy did not write
-    the next one."""
+    """Returns Delta_t = |WAAD_t - WAAD_(t+1)|, float32 [B, T]; 0 on a chunk's last token, since the
+    policy did not write the next one.
+
+        >>> waad_change(jnp.array([[9.0, 4.0, 6.0, 1.0]]), jnp.array([[0, 0, -1, 1]])).tolist()
+        [[5.0, 0.0, 0.0, 0.0]]
+    """
     next_chunk_BT = jnp.pad(chunk_BT[:, 1:], ((0, 0), (0, 1)), constant_values=-1)
     inside_BT = (chunk_BT >= 0) & (next_chunk_BT == chunk_BT)
     return jnp.where(inside_BT, jnp.abs(waad_BT - jnp.roll(waad_BT, -1, axis=1)), 0.0)
@@ -84,7 +91,8 @@ def waad_change(waad_BT: jax.Array, chunk_BT: jax.Array) -> jax.Array:
 def response_ranks(
     x_BT: jax.Array, chunk_BT: jax.Array, segment_BT: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """(rank of each token's value within its response, number of tokens in that response).
+    """Returns the rank of each token's value within its response, and the number of tokens in that
+    response, both int [B, T].
 
     Rank 0 is the largest value; of equal values the earlier token ranks first. Tokens outside every
     response are ranked among themselves, per row.
@@ -110,8 +118,15 @@ def _count(share: float, size_BT: jax.Array) -> jax.Array:
 def top_tokens(
     x_BT: jax.Array, chunk_BT: jax.Array, segment_BT: jax.Array, share: float
 ) -> jax.Array:
-    """TopQ: the share of each response's tokens with the largest values, at least one, bool [B, T].
+    """Marks the share of each response's tokens with the largest values, at least one, bool [B, T]
+    (TopQ).
+
     Tokens with the value 0 are never chosen, so that nothing is chosen where nothing was measured.
+    Of three tokens that the policy wrote, a share of 0.34 is one:
+
+        >>> x_BT, chunk_BT = jnp.array([[9.0, 1.0, 3.0, 2.0]]), jnp.array([[-1, 0, 0, 1]])
+        >>> top_tokens(x_BT, chunk_BT, jnp.ones((1, 4), int), 0.34).tolist()
+        [[False, False, True, False]]
     """
     rank_BT, size_BT = response_ranks(x_BT, chunk_BT, segment_BT)
     count_BT = jnp.maximum(_count(share, size_BT), 1)
@@ -125,7 +140,8 @@ def credit_factor(
     hp: AttentionCreditHypers,
     key: jax.Array,
 ) -> jax.Array:
-    """gamma_t, float32 [B, T]; 1 except on the chosen tokens. key: read by "random" only."""
+    """Returns gamma_t, the factor on each token's positive advantage, float32 [B, T]; it is 1
+    except on the chosen tokens. Only the credit "random" reads `key`."""
 
     def top(x_BT: jax.Array) -> jax.Array:
         return top_tokens(x_BT, chunk_BT, segment_BT, hp.top_share)
@@ -163,7 +179,8 @@ def coupled_share(
     k: int,
     alpha: float,
 ) -> jax.Array:
-    """Eq 18: each token's share of the bonus, 1[anchor not in D] + (1-alpha) 1[D] + alpha 1[intro].
+    """Returns each token's share of the bonus by Eq 18, 1[anchor not in D] + (1-alpha) 1[D] + alpha
+    1[intro], float32 [B, T].
 
     An anchor with a low WAAD (near) is dominated, and therefore in D, if one of the k tokens before
     it in its chunk has a Delta of at least tau_Delta: the anchor follows from what was planned
@@ -171,6 +188,14 @@ def coupled_share(
     introduction. delta_BT: 0 where Delta is below tau_Delta. The paper does not state tau_Delta;
     here it is the smallest Delta of the tokens that "local" chooses, so that only those introduce
     an anchor.
+
+    Token 2 is near, and one of the two tokens before it planned something: with alpha = 1/4 it
+    keeps 3/4, and its introduction gets 1/4. Token 3 is far, and keeps everything:
+
+        >>> near_BT, far_BT = (jnp.array([[t == n for t in range(4)]]) for n in (2, 3))
+        >>> delta_BT, chunk_BT = jnp.array([[0.0, 7.0, 0.0, 0.0]]), jnp.zeros((1, 4), int)
+        >>> coupled_share(near_BT, far_BT, delta_BT, chunk_BT, chunk_BT + 1, 2, 0.25).tolist()
+        [[0.0, 0.25, 0.75, 1.0]]
     """
     # After repacking, chunks of different trajectories in a row can have the same number.
     unit_BT = jnp.where(chunk_BT >= 0, chunk_BT + chunk_BT.shape[1] * segment_BT, -1)
@@ -197,7 +222,11 @@ def _moved(x_BT: jax.Array, unit_BT: jax.Array, step: int) -> jax.Array:
 
 
 def amplify(advantage_BT: jax.Array | np.ndarray, factor_BT: jax.Array | np.ndarray) -> jax.Array:
-    """gamma_t A_t where A_t >= 0, else A_t: a stronger push away from one decision does not teach
-    another one. The factor has no gradient."""
+    """Returns gamma_t A_t where A_t >= 0, and A_t elsewhere, because a stronger push away from one
+    decision does not teach another one. The factor has no gradient.
+
+        >>> amplify(jnp.array([2.0, -2.0]), jnp.array([1.5, 1.5])).tolist()
+        [3.0, -2.0]
+    """
     factor_BT = jax.lax.stop_gradient(factor_BT)
     return jnp.where(advantage_BT >= 0.0, factor_BT * advantage_BT, advantage_BT)

@@ -25,10 +25,16 @@ STD_FLOOR = 1e-6  # below this, the spread of rewards of order 1 is rounding err
 
 
 def key_mean(x_U: jax.Array, key_U: jax.Array, valid_U: jax.Array, num_keys: int) -> jax.Array:
-    """Mean over the valid units of each unit's key, [U]; 0 if the key has none.
+    """Returns the mean over the valid units of each unit's key, [U]; 0 if the key has none.
 
     Episodes that the system lost are excluded instead of counted as failures: with a score of 0
     they would make every other member look better than it was.
+
+    The third unit is not valid, and is told the mean of the first key:
+
+        >>> valid_U = jnp.array([True, True, False, True])
+        >>> key_mean(jnp.array([1.0, 0.0, 9.0, 5.0]), jnp.array([0, 0, 0, 1]), valid_U, 2).tolist()
+        [0.5, 0.5, 0.5, 5.0]
     """
     assert x_U.shape == key_U.shape == valid_U.shape, (x_U.shape, key_U.shape, valid_U.shape)
     member_UK = _members(key_U, valid_U, num_keys)
@@ -44,7 +50,7 @@ def key_mean(x_U: jax.Array, key_U: jax.Array, valid_U: jax.Array, num_keys: int
 
 
 def key_count(key_U: jax.Array, valid_U: jax.Array, num_keys: int) -> jax.Array:
-    """Number of the valid units of each unit's key, int [U]."""
+    """Counts the valid units of each unit's key, int [U]."""
     return _members(key_U, valid_U, num_keys).sum(axis=0)[key_U]
 
 
@@ -55,10 +61,17 @@ def _members(key_U: jax.Array, valid_U: jax.Array, num_keys: int) -> jax.Array:
 def baseline(
     x_U: jax.Array, keys: Mapping[str, jax.Array], valid_U: jax.Array, num_keys: int, mean: str
 ) -> jax.Array:
-    """The baseline of each unit, [U]: 0 ("none"), the mean over its "group", "tag" or "batch", or
-    over the other members of its group ("leave_one_out", RLOO, arXiv 2402.14740).
+    """Returns the baseline of each unit, [U]: 0 ("none"), the mean over its "group", "tag" or
+    "batch", or over the other members of its group ("leave_one_out", RLOO, arXiv 2402.14740).
 
     keys: by those three names. A unit without others is its own baseline, so its advantage is 0.
+
+    One success among three attempts:
+
+        >>> keys, valid_U = {"group": jnp.array([0, 0, 0])}, jnp.array([True, True, True])
+        >>> x_U = jnp.array([1.0, 0.0, 0.0])
+        >>> abs(baseline(x_U, keys, valid_U, 1, "leave_one_out")).round(3).tolist()
+        [0.0, 0.5, 0.5]
     """
     if mean == "none":
         return jnp.zeros_like(x_U)
@@ -74,9 +87,15 @@ def baseline(
 def divisor(
     x_U: jax.Array, keys: Mapping[str, jax.Array], valid_U: jax.Array, num_keys: int, std: str
 ) -> jax.Array:
-    """What each unit's advantage is divided by, [U]: 1 ("none"), or the population standard
+    """Returns what each unit's advantage is divided by, [U]: 1 ("none"), or the population standard
     deviation over its "group", "tag" or "batch". Infinite if all are equal, which makes the
     advantage 0.
+
+    The outcomes 1 and 0 deviate by 1/2, and two equal ones not at all:
+
+        >>> keys, valid_U = {"group": jnp.array([0, 0, 1, 1])}, jnp.ones(4, bool)
+        >>> divisor(jnp.array([1.0, 0.0, 1.0, 1.0]), keys, valid_U, 2, "group").round(3).tolist()
+        [0.5, 0.5, inf, inf]
     """
     if std == "none":
         return jnp.ones_like(x_U)
@@ -93,21 +112,35 @@ def standardise(
     mean: str,
     std: str,
 ) -> jax.Array:
-    """(x - baseline) / divisor, [U]; 0 where not valid."""
+    """Returns (x - baseline) / divisor, [U]; 0 where not valid.
+
+    With mean and standard deviation of the group, one success and one failure are GRPO's +1 and -1:
+
+        >>> keys, valid_U = {"group": jnp.array([0, 0])}, jnp.ones(2, bool)
+        >>> standardise(jnp.array([1.0, 0.0]), keys, valid_U, 1, "group", "group").round(3).tolist()
+        [1.0, -1.0]
+    """
     above_U = x_U - baseline(x_U, keys, valid_U, num_keys, mean)
     return jnp.where(valid_U, above_U / divisor(x_U, keys, valid_U, num_keys, std), 0.0)
 
 
 def real_chunks(num_chunks_N: jax.Array, num_chunks: int) -> jax.Array:
-    """Which of `num_chunks` columns each of N trajectories uses, bool [N, C]."""
+    """Marks which of `num_chunks` columns each of N trajectories uses, bool [N, C]."""
     return jnp.arange(num_chunks)[None, :] < num_chunks_N[:, None]
 
 
 def chunk_returns(reward_NC: jax.Array, num_chunks_N: jax.Array, gamma: float) -> jax.Array:
-    """G_k = r_k + gamma G_{k+1}, one step of gamma per chunk, never per token. 0 on padding.
+    """Returns G_k = r_k + gamma G_{k+1}, [N, C], with one step of gamma per chunk and none per
+    token; 0 on padding.
 
     Eq 7 of arXiv 2512.24873, G_k = gamma^(K-k) R, is the case in which only the last of the K
     chunks is rewarded.
+
+    Three chunks of which the last one succeeds, and one chunk:
+
+        >>> reward_NC = jnp.array([[0.0, 0.0, 1.0], [1.0, 9.0, 9.0]])
+        >>> chunk_returns(reward_NC, jnp.array([3, 1]), gamma=0.5).tolist()
+        [[0.25, 0.5, 1.0], [1.0, 0.0, 0.0]]
     """
     assert reward_NC.ndim == 2 and num_chunks_N.shape == reward_NC.shape[:1]
     real_NC = real_chunks(num_chunks_N, reward_NC.shape[1])
@@ -124,9 +157,15 @@ def chunk_returns(reward_NC: jax.Array, num_chunks_N: jax.Array, gamma: float) -
 def against_history(
     return_NC: jax.Array, anchor_NC: jax.Array, real_NC: jax.Array, std: str
 ) -> jax.Array:
-    """Each chunk's return relative to those after the same whole history, [N, C].
+    """Returns each chunk's return relative to those after the same whole history, [N, C].
 
     Equal histories are equally long, so only chunks of one column are compared.
+
+    Two members begin alike and then part, so that nobody is compared with them any more:
+
+        >>> return_NC, anchor_NC = jnp.array([[1.0, 1.0], [0.0, 0.0]]), jnp.array([[0, 0], [0, 1]])
+        >>> against_history(return_NC, anchor_NC, jnp.ones((2, 2), bool), "none").tolist()
+        [[0.5, 0.0], [-0.5, 0.0]]
     """
 
     def of_column(return_N: jax.Array, anchor_N: jax.Array, real_N: jax.Array) -> jax.Array:
@@ -140,10 +179,17 @@ def against_history(
 def against_state(
     return_NC: jax.Array, anchor_NC: jax.Array, real_NC: jax.Array, std: str
 ) -> tuple[jax.Array, jax.Array]:
-    """(Each chunk's return relative to those of all chunks of its group in the same state, whether
-    there is another one), [N, C].
+    """Returns each chunk's return relative to those of all chunks of its group in the same state,
+    and whether there is another one, both [N, C].
 
     A trajectory may be in a state several times, and others at other times. anchor_NC: 0..N C - 1.
+
+    The second chunk of the first member and the first one of the second were in one state (1):
+
+        >>> return_NC, anchor_NC = jnp.array([[4.0, 2.0], [0.0, 5.0]]), jnp.array([[0, 1], [1, 3]])
+        >>> step_NC, peers_NC = against_state(return_NC, anchor_NC, jnp.ones((2, 2), bool), "none")
+        >>> step_NC.tolist(), peers_NC.tolist()
+        ([[0.0, 1.0], [-1.0, 0.0]], [[False, True], [True, False]])
     """
     key_U, real_U = jnp.where(real_NC, anchor_NC, 0).reshape(-1), real_NC.reshape(-1)
     keys = {"group": key_U}
@@ -155,10 +201,19 @@ def against_state(
 def hierarchy(
     return_NC: jax.Array, anchor_NCH: jax.Array, real_NC: jax.Array, std: str, exponent: float
 ) -> jax.Array:
-    """HGPO: the mean over k = 1..H of `against_state` by the last k observations, [N, C].
+    """Returns HGPO's step advantages, the mean over k = 1..H of `against_state` by the last k
+    observations, [N, C].
 
     The weights are k^exponent, so that peers with more of the same history count more. Depths at
     which a chunk has no peer are left out of its mean.
+
+    Two chunks with the returns 1 and 0 share their last observation, but not the one before it. The
+    second depth has no peers and is left out; a mean over both depths would be 1/4:
+
+        >>> anchor_NCH = jnp.array([[[0, 0]], [[0, 1]]])
+        >>> return_NC, real_NC = jnp.array([[1.0], [0.0]]), jnp.ones((2, 1), bool)
+        >>> hierarchy(return_NC, anchor_NCH, real_NC, "none", 1.0).tolist()
+        [[0.5], [-0.5]]
     """
     depths = [
         against_state(return_NC, anchor_NCH[:, :, k], real_NC, std)
@@ -174,7 +229,7 @@ def hierarchy(
 def along_tree(
     outcome_N: jax.Array, root_N: jax.Array, anchor_NC: jax.Array, real_NC: jax.Array
 ) -> jax.Array:
-    """P(state after the chunk) - P(state before it), [N, C]; not masked.
+    """Returns P(state after the chunk) - P(state before it), [N, C]; not masked.
 
     P is the mean outcome of the valid members that share the history up to a state; root_N: that of
     each member's group, which shares the beginning. From the last state that a trajectory shares
@@ -206,7 +261,15 @@ def along_tree(
 def token_returns(
     reward_BT: jax.Array, chunk_BT: jax.Array, segment_BT: jax.Array, gamma: float
 ) -> jax.Array:
-    """REINFORCE: A_t = sum_l gamma^l r_{t+l} over the policy's tokens of the trajectory."""
+    """Returns REINFORCE's A_t = sum_l gamma^l r_{t+l}, over the policy's tokens of the trajectory,
+    float32 [B, T]; 0 elsewhere.
+
+    The observation between the two chunks is no step of time:
+
+        >>> reward_BT, chunk_BT = jnp.array([[0.0, 0.0, 0.0, 1.0]]), jnp.array([[0, 0, -1, 1]])
+        >>> token_returns(reward_BT, chunk_BT, jnp.ones((1, 4), int), gamma=0.5).tolist()
+        [[0.25, 0.5, 0.0, 1.0]]
+    """
     zeros_BT = jnp.zeros_like(reward_BT)
     advantage_BT, _ = gae(zeros_BT, reward_BT, chunk_BT, segment_BT, gamma, lam=1.0)
     return advantage_BT

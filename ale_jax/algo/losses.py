@@ -39,7 +39,8 @@ Arrays = Mapping[str, jax.Array]  # of a `Batch`, by name
 
 
 class Tokens(NamedTuple):
-    """What a policy loss reads. Outside policy tokens the values are finite and have no effect.
+    """The tokens as a policy loss reads them. Outside policy tokens the values are finite and have
+    no effect.
 
     log_ratio_BT: from `ale_jax.algo.ratio.log_ratio`. advantage_BT: A; a token is positive (in T+,
     Eq 9 of arXiv 2512.24873) if A > 0.
@@ -169,7 +170,16 @@ MAX_K3 = 10.0
 
 
 def divergence(logp_BT: jax.Array, logp_ref_BT: jax.Array, estimator: str) -> jax.Array:
-    """The estimate for each token, differentiable with respect to `logp_BT`."""
+    """Estimates KL(pi || ref) for each token, float32 [B, T], differentiable with respect to
+    `logp_BT`.
+
+    With pi twice as likely as ref, d = log 2, and k3 is 1/2 - 1 + log 2:
+
+        >>> logp_BT, ref_BT = jnp.log(jnp.array([[0.5]])), jnp.log(jnp.array([[0.25]]))
+        >>> every = [divergence(logp_BT, ref_BT, name) for name in ("k1", "k2", "k3")]
+        >>> [round(float(d_BT[0, 0]), 3) for d_BT in every]
+        [0.693, 0.24, 0.193]
+    """
     d_BT = logp_BT - logp_ref_BT
     if estimator == "k1":
         return d_BT
@@ -183,17 +193,29 @@ def divergence(logp_BT: jax.Array, logp_ref_BT: jax.Array, estimator: str) -> ja
 
 
 def imitation(logp_BT: jax.Array, batch: Arrays, num_chunks: int, hp: LossHypers) -> jax.Array:
-    """-sum_t s_t i_t log pi(t), the imitation term of Eq 10 of arXiv 2512.24873, before 1/Z. i:
-    imitate_BT."""
+    """Returns -sum_t s_t i_t log pi(t), a scalar: the imitation term of Eq 10 of arXiv 2512.24873,
+    before 1/Z. i: imitate_BT.
+
+        >>> batch = {"imitate_BT": jnp.array([[0.0, 0.5, 0.5]]), "segment_BT": jnp.ones((1, 3))}
+        >>> float(imitation(jnp.array([[-9.0, -1.0, -3.0]]), batch, 1, LossHypers()))
+        2.0
+    """
     imitated_BT = batch["imitate_BT"] != 0.0
     loss_BT = -batch["imitate_BT"] * jnp.where(imitated_BT, logp_BT, 0.0)
     return _means(loss_BT, imitated_BT, batch["segment_BT"], num_chunks, hp.aggregation).sum()
 
 
 def observation_mask(chunk_BT: jax.Array, segment_BT: jax.Array) -> jax.Array:
-    """Tokens that the environment wrote after the first policy token of the same trajectory, bool
-    [B, T]: not the first prompt, prefix turns or padding. They include what a chat template puts
-    around an observation."""
+    """Marks the tokens that the environment wrote after the first policy token of the same
+    trajectory, bool [B, T].
+
+    The first prompt, prefix turns and padding are not among them. They include what a chat template
+    puts around an observation.
+
+        >>> chunk_BT, segment_BT = jnp.array([[-1, 0, -1, 1, -1]]), jnp.array([[1, 1, 1, 1, 0]])
+        >>> observation_mask(chunk_BT, segment_BT).tolist()
+        [[False, False, True, False, False]]
+    """
     action_mask_BT = chunk_BT >= 0
     # The trajectory that the policy wrote in last; they are numbered in the order of their row.
     acted_BT = jax.lax.cummax(jnp.where(action_mask_BT, segment_BT, 0), axis=1)
@@ -203,8 +225,9 @@ def observation_mask(chunk_BT: jax.Array, segment_BT: jax.Array) -> jax.Array:
 def observations(
     logp_BT: jax.Array, batch: Arrays, num_chunks: int, hp: LossHypers
 ) -> tuple[jax.Array | float, dict[str, jax.Array]]:
-    """-sum_t s_t o_t log pi(t), the second term of ECHO (arXiv 2605.24517), before its weight and
-    1/Z, and sums for the metrics. o: `observation_mask`. Nothing is computed if the weight is 0.
+    """Returns -sum_t s_t o_t log pi(t), the second term of ECHO (arXiv 2605.24517), before its
+    weight and 1/Z, and sums for the metrics. o: `observation_mask`. Nothing is computed if the
+    weight is 0.
 
     The paper takes a mean over the observation tokens. Here Z is that of all other terms, so the
     weight compares a token of an observation with one of the policy, however many there are.
@@ -248,13 +271,19 @@ def _one_over_run(counted_BT: jax.Array) -> jax.Array:
 def sft_loss(
     logp_BT: jax.Array, chunk_BT: jax.Array, loss_denominator: jax.Array | float
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """-(1/Z) sum_k m_k log pi(c_k | s_k), and sums for the metrics.
+    """Returns the supervised loss -(1/Z) sum_k m_k log pi(c_k | s_k), and sums for the metrics.
 
     m_k = m_err * m_task is encoded in `chunk_BT`: the tokens of a chunk with m_k = 0 are in no
     chunk (-1), like those of observations, but they stay in the context s of later chunks.
     `loss_denominator` is Z = sum_k m_k |c_k|, counted over the whole step; it is at least 1, which
     replaces the paper's epsilon.
     Entry t of `logp_BT` belongs to token t itself.
+
+    Of three tokens the first is given, and the others have the probabilities 1/2 and 1/8:
+
+        >>> logp_BT = jnp.log2(jnp.array([[0.3, 0.5, 0.125]]))  # in bits, to be read easily
+        >>> float(sft_loss(logp_BT, jnp.array([[-1, 0, 0]]), loss_denominator=2)[0])
+        2.0
     """
     assert logp_BT.shape == chunk_BT.shape, (logp_BT.shape, chunk_BT.shape)
     action_mask_BT = chunk_BT >= 0
@@ -265,12 +294,19 @@ def sft_loss(
 def count_loss_denominator(
     batches: Sequence[Batch], aggregation: str, constant_tokens: int = 0
 ) -> np.float32:
-    """Number of policy tokens, chunks or trajectories in all microbatches of one step; see
+    """Counts the policy tokens, chunks or trajectories in all microbatches of one step; see
     `LossHypers.aggregation`. Only trajectories in which the policy wrote something are counted.
 
     At least 1, so that a step without policy tokens has the loss 0 and not nan. With several hosts,
     count over the batches of all of them. Relies on the packer's ids: the chunks of a row are
     numbered from 0 without gaps.
+
+    A row of two trajectories, with chunks of 2 and 1 tokens in the first and of 1 in the second, is
+    4 for "tokens", 3 for "chunks" and "chunk_means", 2 for "trajectories" and "trajectory_means",
+    and 2 n for "constant" with `constant_tokens` n:
+
+        segment_BT   1  1  1  1  1  2  2  0
+        chunk_BT    -1  0  0 -1  1 -1  2 -1
     """
     assert aggregation in AGGREGATIONS, aggregation
     if aggregation == "tokens":

@@ -56,8 +56,9 @@ def policy_loss(
     hp: LossHypers,
     mismatch: MismatchHypers,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """(1/Z) sum_t [m_t s_t (w_t L_t + kl_weight D_t - entropy_weight e_t H_t)
-    - s_t (i_t + observation_weight o_t) log pi(t)].
+    """Returns the loss of one microbatch, (1/Z) sum_t [m_t s_t (w_t L_t + kl_weight D_t -
+    entropy_weight e_t H_t) - s_t (i_t + observation_weight o_t) log pi(t)], and sums for its
+    metrics.
 
     m: `keep_mask`; s: 1, or 1 / tokens of the chunk ("chunk_means") or trajectory
     ("trajectory_means"); w: `importance_weight`; L: one of `TOKEN_LOSSES`; D: `divergence`; H:
@@ -70,7 +71,18 @@ def policy_loss(
     token removes its gradient without increasing the gradients of the others. Values outside all
     chunks have no influence, even if they are nan, except log pi where i or o is not 0.
 
-    Returns the loss and sums (not means) for the metrics, which add up over microbatches.
+    The metrics are sums (not means), which add up over microbatches.
+
+    One chunk of two tokens with the advantage 3, by the loss "vanilla", is -(3 log pi(1) + 3 log
+    pi(2)) / 2:
+
+        >>> row = {name: jnp.zeros((1, 3)) for name in ("logp_old_BT", "logp_mu_BT", "imitate_BT")}
+        >>> row |= {"chunk_BT": jnp.array([[-1, 0, 0]]), "segment_BT": jnp.array([[1, 1, 1]])}
+        >>> row |= {"advantage_BT": jnp.array([[0.0, 3.0, 3.0]])}
+        >>> logp_BT, entropy_BT = jnp.array([[-9.0, -1.0, -2.0]]), jnp.zeros((1, 3))
+        >>> loss, sums = policy_loss(logp_BT, entropy_BT, row, 2, 1, LossHypers(), MismatchHypers())
+        >>> float(loss), float(sums["tokens"])
+        (4.5, 2.0)
     """
     chunk_BT, segment_BT = batch["chunk_BT"], batch["segment_BT"]
     action_mask_BT = chunk_BT >= 0
@@ -168,7 +180,7 @@ HALF = 256  # bins on either side of the bin of 0
 
 
 def count_log_ratios(x_BT: jax.Array, counted_BT: jax.Array) -> jax.Array:
-    """Number of the counted log-ratios in each bin, float32 [2 HALF + 1].
+    """Counts the log-ratios of `counted_BT` in each bin, float32 [2 HALF + 1].
 
     Log-ratios beyond +-MAX_LOG_RATIO are counted in the outermost bins.
     """
@@ -181,7 +193,16 @@ def count_log_ratios(x_BT: jax.Array, counted_BT: jax.Array) -> jax.Array:
 
 
 def percentile(counts: np.ndarray, percent: float) -> float:
-    """The log-ratio that `percent` of the counted ones do not exceed, up to the width of a bin."""
+    """Returns the log-ratio that `percent` of the counted ones do not exceed, up to the width of a
+    bin.
+
+    counts: of `count_log_ratios`, or sums of them; at least one log-ratio was counted.
+
+        >>> counts = count_log_ratios(jnp.array([0.0, 0.0, 0.0, 0.5]), jnp.ones(4, bool))
+        >>> counts = np.asarray(counts)
+        >>> percentile(counts, 75), round(percentile(counts, 76), 2)
+        (0.0, 0.5)
+    """
     reached = np.cumsum(counts, dtype=np.float64)
     assert reached[-1] > 0, "nothing was counted"
     found = int(np.searchsorted(reached, percent / 100.0 * reached[-1]))
@@ -189,8 +210,8 @@ def percentile(counts: np.ndarray, percent: float) -> float:
 
 
 def ratio_figures(sums: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Metrics of the distribution of pi / pi_old in a step, over tokens (ratio_p1 ...) and over
-    chunks (chunk_ratio_p1 ...). far: the share outside [0.8, 1.2]. {} if nothing was counted.
+    """Returns metrics of the distribution of pi / pi_old in a step, over tokens (ratio_p1 ...) and
+    over chunks (chunk_ratio_p1 ...). far: the share outside [0.8, 1.2]. {} if nothing was counted.
 
     sums: from `policy_loss`, added up over the whole step.
     """

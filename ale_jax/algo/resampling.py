@@ -23,11 +23,14 @@ from numpy.typing import NDArray
 
 
 def anchor_starts(num_chunks: int, anchors: int, rng: np.random.Generator | None) -> list[int]:
-    """The starts of the `anchors` groups of a task; the first is 0.
+    """Returns the starts of the `anchors` groups of a task; the first is 0.
 
     rng: draws the others from 1..K-1, without repetition while there are enough. None: spaces all
     evenly, floor(j (K-1) / (anchors-1)), so that one is the last chunk, from which the policy may
     succeed when it does not from any other. An expert of one chunk has only the start 0.
+
+        >>> anchor_starts(num_chunks=7, anchors=3, rng=None)
+        [0, 3, 6]
     """
     assert num_chunks >= 1 and anchors >= 2, (num_chunks, anchors)
     if rng is None:
@@ -37,20 +40,30 @@ def anchor_starts(num_chunks: int, anchors: int, rng: np.random.Generator | None
 
 
 def starts_at_beginning(group: int, share: float) -> bool:
-    """Whether a group, by its number, is among the `share` of groups that start at the beginning;
-    these are spread evenly."""
+    """Tells whether a group, by its number, is among the `share` of groups that start at the
+    beginning; these are spread evenly.
+
+        >>> [group for group in range(9) if starts_at_beginning(group, share=1 / 3)]
+        [2, 5, 8]
+    """
     return math.floor((group + 1) * share) > math.floor(group * share)
 
 
 def imitation_weights(
     start: int, num_chunks: int, reward: float, gamma: float, weight: float
 ) -> NDArray[np.float32]:
-    """Weights of log pi on the expert's chunks 0..start, float32 [start + 1]; Eq 10, first sum.
+    """Returns the weights of log pi on the expert's chunks 0..start, float32 [start + 1]; Eq 10,
+    first sum.
 
     weight * gamma^(K-1-i) R on chunk i, counted from 0: lambda_IL times the expert's own chunk
     return (Eq 7), up to and including the crucial chunk, which is the first that the group plays.
     The factor pi(c) in Eq 10 is read as the sampling measure, like mu(c) in Eq 9, because taken
     literally it would vanish as chunks get longer.
+
+    An expert of 3 chunks, of which the group plays those from the second one on:
+
+        >>> imitation_weights(start=1, num_chunks=3, reward=1.0, gamma=0.5, weight=2.0).tolist()
+        [0.5, 1.0]
     """
     assert 0 <= start < num_chunks, (start, num_chunks)
     distance = num_chunks - 1 - np.arange(start + 1)
@@ -77,7 +90,8 @@ class CrucialChunk:
 def crucial_chunks(
     successes_C: Sequence[int], attempts_C: Sequence[int], level: float = 0.05
 ) -> tuple[CrucialChunk, ...]:
-    """The crucial chunks of an expert, by the outcomes of episodes that started at each of its K.
+    """Returns the crucial chunks of an expert, by the outcomes of episodes that started at each of
+    its K.
 
     Each start with outcomes is compared with the next start that has some: a one-sided Fisher's
     exact test asks whether the later start has a higher success rate. It is valid for any count,
@@ -89,6 +103,12 @@ def crucial_chunks(
     false positives is not bounded.
 
     The last chunk cannot be tested, because nothing is left to be sampled after it.
+
+    From the starts 0 and 1 one of 8 episodes succeeds, from the start 2 all do. So chunk 1 decides:
+
+        >>> (found,) = crucial_chunks([1, 1, 8], [8, 8, 8])
+        >>> found.chunk, found.last, found.rate_before, found.rate_after, round(found.p_value, 4)
+        (1, 1, 0.125, 1.0, 0.0014)
     """
     counts = list(zip(successes_C, attempts_C, strict=True))
     for k, (won, played) in enumerate(counts):
@@ -105,11 +125,16 @@ def crucial_chunks(
 
 
 def decision_weights(rates: Sequence[tuple[int, float]], num_chunks: int) -> NDArray[np.float32]:
-    """What each of the expert's chunks changes, max(0, P(k+1) - P(k)), float32 [C].
+    """Returns what each of the expert's chunks changes, max(0, P(k+1) - P(k)), float32 [C].
 
     The advantage of a chunk in the tree whose nodes are the expert's states (as in Tree-GRPO, arXiv
     2509.21240). rates: as in `gamma_of_decisions`. Between two starts with a rate the change is
     spread evenly; before the first of them nothing is known, and the weight is 0.
+
+    The rates are 1/4 with three chunks left, 3/4 with two, and 3/4 with one:
+
+        >>> decision_weights([(3, 0.25), (2, 0.75), (1, 0.75)], num_chunks=3).tolist()
+        [0.5, 0.0, 0.25]
     """
     weight_C = np.zeros(num_chunks, np.float32)
     known = [(left, rate) for left, rate in sorted(rates) if left <= num_chunks]
@@ -119,7 +144,7 @@ def decision_weights(rates: Sequence[tuple[int, float]], num_chunks: int) -> NDA
 
 
 def gamma_of_decisions(rates: Sequence[tuple[int, float]]) -> float | None:
-    """The discount per chunk with which IPA's weights lie where the decisions do.
+    """Returns the discount per chunk with which IPA's weights lie where the decisions do.
 
     rates: (chunks left to play, success rate from there), for some starts; with no chunk left the
     rate is 1. A decision is what a chunk changes, P(k+1) - P(k). Between two starts it is spread
@@ -127,6 +152,12 @@ def gamma_of_decisions(rates: Sequence[tuple[int, float]]) -> float | None:
     are j = 0, 1, ... from the end have the mean distance of the decisions from the end: 1 if these
     lie evenly or early, where no discount fits, and less the later they are. None if no decision
     was measured.
+
+    Of two chunks, the last changes 3/4 and the first 1/4, a mean distance of 1/4 from the end. The
+    weights 1 and gamma have the distance gamma / (1 + gamma):
+
+        >>> round(gamma_of_decisions([(1, 0.25), (2, 0.0)]), 6)
+        0.333333
     """
     known = [(0, 1.0), *sorted(rates)]
     parts = [(a, b, max(0.0, p - q)) for (a, p), (b, q) in itertools.pairwise(known)]
@@ -149,8 +180,14 @@ def gamma_of_decisions(rates: Sequence[tuple[int, float]]) -> float | None:
 
 
 def fisher_less(won_a: int, played_a: int, won_b: int, played_b: int) -> float:
-    """p-value of "a succeeds less often than b" (Fisher 1935): the probability that a has at most
-    `won_a` of the successes if all outcomes are assigned at random."""
+    """Returns the p-value of "a succeeds less often than b" (Fisher 1935): the probability that a
+    has at most `won_a` of the successes if all outcomes are assigned at random.
+
+    Two failures and two successes can be assigned in 6 ways, of which one is this one:
+
+        >>> fisher_less(0, 2, 2, 2) == 1 / 6
+        True
+    """
     won = won_a + won_b
     ways = sum(
         math.comb(played_a, i) * math.comb(played_b, won - i)
@@ -160,8 +197,12 @@ def fisher_less(won_a: int, played_a: int, won_b: int, played_b: int) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The p-values adjusted for their number (Holm 1979), in the given order: of m, the i-th
-    smallest is multiplied by (m + 1 - i), raised to those before it, and capped at 1."""
+    """Returns the p-values adjusted for their number (Holm 1979), in the given order: of m, the
+    i-th smallest is multiplied by (m + 1 - i), raised to those before it, and capped at 1.
+
+        >>> holm([0.5, 0.125, 0.75])
+        [1.0, 0.375, 1.0]
+    """
     adjusted, largest = [0.0] * len(p_values), 0.0
     for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         largest = max(largest, min(1.0, p_values[i] * (len(p_values) - rank)))

@@ -27,7 +27,7 @@ def gae(
     gamma: float,
     lam: float,
 ) -> tuple[jax.Array, jax.Array]:
-    """(advantage_BT, target_BT) on policy tokens, 0 elsewhere.
+    """Returns (advantage_BT, target_BT) on policy tokens, 0 elsewhere; float32 [B, T].
 
     delta_t = r_t + gamma V_{t+1} - V_t;  A_t = delta_t + gamma lam A_{t+1};  target = A_t + V_t,
     where t + 1 is the next token that the policy wrote in the same segment. Observations are
@@ -37,6 +37,15 @@ def gae(
 
     value_BT: value of the state before token t is written; not read outside policy tokens. With
     values of 0 and lam 1 the advantage is REINFORCE's discounted return.
+
+    Two tokens, of which the last is rewarded, with the values 1/2 and 1/2 and gamma 1. delta is 0
+    and 1/2; with lambda 1/2 the first token has half of the second one's advantage:
+
+        >>> value_BT, reward_BT = jnp.array([[0.5, 0.5]]), jnp.array([[0.0, 1.0]])
+        >>> chunk_BT = jnp.array([[0, 0]])
+        >>> advantage_BT, target_BT = gae(value_BT, reward_BT, chunk_BT, chunk_BT + 1, 1.0, 0.5)
+        >>> advantage_BT.tolist(), target_BT.tolist()
+        ([[0.25, 0.5]], [[0.75, 1.0]])
     """
     assert value_BT.shape == reward_BT.shape == chunk_BT.shape == segment_BT.shape
     action_mask_BT = chunk_BT >= 0
@@ -68,11 +77,22 @@ def turn_gae(
     gamma: float,
     lam: float,
 ) -> tuple[jax.Array, jax.Array]:
-    """(advantage_BT on policy tokens, target_BT on the first token of each chunk), 0 elsewhere.
+    """Returns (advantage_BT on policy tokens, target_BT on the first token of each chunk), 0
+    elsewhere; float32 [B, T].
 
     Turn-PPO (arXiv 2512.17008): the time steps of `gae` are chunks. The value before a chunk is
     that before its first token, its reward is the sum over its tokens, and all of its tokens have
     its advantage. gamma and lam act once per chunk. With chunks of one token it is `gae`.
+
+    The example of `gae`, with chunks of two tokens as its time steps:
+
+        >>> value_BT = jnp.array([[0.5, 7.0, 0.5, 7.0]])  # 7: before no time step, and not read
+        >>> reward_BT = jnp.array([[0.0, 0.0, 0.0, 1.0]])
+        >>> chunk_BT = jnp.array([[0, 0, 1, 1]])
+        >>> every_BT = jnp.ones_like(chunk_BT)
+        >>> advantage_BT, target_BT = turn_gae(value_BT, reward_BT, chunk_BT, every_BT, 1.0, 0.5)
+        >>> advantage_BT.tolist(), target_BT.tolist()
+        ([[0.25, 0.25, 0.5, 0.5]], [[0.75, 0.0, 1.0, 0.0]])
     """
     start_BT = jnp.where(chunk_starts(chunk_BT), chunk_BT, -1)
     total_BT = _rest_of_chunk(reward_BT, chunk_BT)
@@ -81,13 +101,21 @@ def turn_gae(
 
 
 def chunk_starts(chunk_BT: jax.Array) -> jax.Array:
-    """Which tokens are the first of their chunk, bool [B, T]."""
+    """Marks the tokens that are the first of their chunk, bool [B, T].
+
+    >>> chunk_starts(jnp.array([[-1, 0, 0, 1]])).tolist()
+    [[False, True, False, True]]
+    """
     before_BT = jnp.pad(chunk_BT, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
     return (chunk_BT >= 0) & (chunk_BT != before_BT)
 
 
 def over_chunks(x_BT: jax.Array, chunk_BT: jax.Array) -> jax.Array:
-    """Gives each policy token the x of the first token of its chunk; 0 elsewhere."""
+    """Gives each policy token the x of the first token of its chunk, [B, T]; 0 elsewhere.
+
+    >>> over_chunks(jnp.array([[9, 5, 6, 7]]), jnp.array([[-1, 0, 0, 1]])).tolist()
+    [[0, 5, 5, 7]]
+    """
     places_BT = jnp.where(chunk_starts(chunk_BT), jnp.arange(chunk_BT.shape[1])[None, :], 0)
     first_BT = jax.lax.cummax(places_BT, axis=1)
     x_BT = jnp.take_along_axis(x_BT, first_BT, axis=1)
@@ -109,9 +137,14 @@ def _rest_of_chunk(x_BT: jax.Array, chunk_BT: jax.Array) -> jax.Array:
 
 
 def critic_of(member_BT: np.ndarray, critics: int) -> np.ndarray:
-    """Index of the critic that learns from each token, int [B, T]; -1 on padding. Member m of a
-    group belongs to critic m mod `critics`, so that each prompt's responses are divided evenly and
-    disjointly."""
+    """Returns the index of the critic that learns from each token, int [B, T]; -1 on padding.
+
+    Member m of a group belongs to critic m mod `critics`, so that each prompt's responses are
+    divided evenly and disjointly.
+
+        >>> critic_of(np.array([[0, 1, 2, 3, -1]]), critics=2).tolist()
+        [[0, 1, 0, 1, -1]]
+    """
     return np.where(member_BT >= 0, member_BT % critics, -1)
 
 
@@ -121,11 +154,16 @@ def critic_loss(
     own_BT: jax.Array,
     loss_denominator: jax.Array | float,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """L_m = (1/Z) sum_t (V_m(s_t) - R_t)^2 over the tokens that this critic learns from.
+    """Returns L_m = (1/Z) sum_t (V_m(s_t) - R_t)^2 over the tokens that this critic learns from,
+    and sums for the metrics.
 
     s_t is the state before token t. Z: number of such tokens in the whole step (of `turn_gae`, only
     the first of each chunk is one). Returns the loss and sums for the metrics. Values outside
     `own_BT` have no influence, even if they are nan.
+
+        >>> value_BT, return_BT = jnp.array([[1.0, 3.0, jnp.nan]]), jnp.array([[0.0, 1.0, 0.0]])
+        >>> float(critic_loss(value_BT, return_BT, jnp.array([[True, True, False]]), 2)[0])
+        2.5
     """
     assert value_BT.shape == return_BT.shape == own_BT.shape
     error_BT = jnp.where(own_BT, value_BT - return_BT, 0.0)  # masked first: no nan in the gradient
@@ -136,11 +174,18 @@ def critic_loss(
 def agreement_masks(
     spread_U: np.ndarray, mask_share: float, entropy_share: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(I^A, I^H) of the policy tokens of a step (U), bool; spread: the std of the critics' values.
+    """Returns the masks (I^A, I^H) of the policy tokens of a step, bool [U]. spread_U: the std of
+    the critics' values.
 
     I^A is False on the share of tokens with the lowest spread, I^H on the share with the highest.
     Of n tokens floor(share * n) are masked, or fewer if others tie with the last of them. Critics
     that agree everywhere, as they may at initialisation, therefore mask nothing.
+
+    Of four tokens, a quarter with the lowest spread and a half with the highest are masked:
+
+        >>> teaches_U, explores_U = agreement_masks(np.array([0.3, 0.1, 0.4, 0.2]), 0.25, 0.5)
+        >>> teaches_U.tolist(), explores_U.tolist()
+        ([True, False, True, True], [False, True, False, True])
     """
     ordered_U = np.sort(spread_U)
     n = len(ordered_U)
@@ -151,16 +196,22 @@ def agreement_masks(
 
 
 def explained_variance(value: Array, return_: Array, where: Array | bool = True) -> jax.Array:
-    """1 - Var(R - V) / Var(R) over the time steps of a training step, which `where` selects: 1 for
-    a perfect critic, 0 for a constant one. 0 if all returns are equal, because there is nothing to
-    explain. Of NumPy's or JAX's arrays."""
+    """Returns 1 - Var(R - V) / Var(R) over the time steps of a training step, which `where`
+    selects: 1 for a perfect critic, 0 for a constant one.
+
+    0 if all returns are equal, because there is nothing to explain. The arrays are NumPy's or
+    JAX's. Values that are half of the returns leave a quarter of the variance:
+
+        >>> float(explained_variance(np.array([0.0, 0.5]), np.array([0.0, 1.0])))
+        0.75
+    """
     variance, error = return_.var(where=where), (return_ - value).var(where=where)
     return jnp.where(variance > 0, 1.0 - error / jnp.where(variance > 0, variance, 1.0), 0.0)
 
 
 def blend(trusting: Array, cautious: Array, explained: jax.Array) -> jax.Array:
-    """Mixes two estimates of the same advantages: `trusting` the critics' values (lambda below 1)
-    and `cautious` (lambda 1).
+    """Mixes two estimates of the same advantages: `trusting`, which trusts the critics' values
+    (lambda below 1), and `cautious` (lambda 1).
 
     Values that explain nothing leave lambda as a mere discount: a chunk n chunks before the end has
     lambda^n of the outcome, so that early decisions have next to no credit.
@@ -168,6 +219,11 @@ def blend(trusting: Array, cautious: Array, explained: jax.Array) -> jax.Array:
     explained: share of the outcomes' variance that the values at the last time steps explain. Only
     there can good critics be told from poor ones, since before the decisions nobody knows the
     outcome. A share of FULL_TRUST is enough, as the last decision is still to come.
+
+    Values that explain a sixth have half of the trust:
+
+        >>> float(blend(jnp.array(1.0), jnp.array(0.0), jnp.array(1 / 6)))
+        0.5
     """
     share = (explained / FULL_TRUST).clip(0.0, 1.0)
     return share * trusting + (1.0 - share) * cautious
