@@ -216,7 +216,7 @@ def test_priorities_are_for_who_serves_and_not_for_training(engine, tokenizer, m
     monkeypatch.setattr(engine, "reply", lambda *each: asked.append(each[-1]) or reply(*each))
     with opened(engine, tokenizer, REPLY_TOKENS, obeys) as episode:
         ask(episode, FIRST, priority=3)
-    assert [company.priority for company in asked] == [3 if obeys else 0]
+    assert [options.priority for options in asked] == [3 if obeys else 0]
 
 
 def test_tokens_are_pushed(long, tokenizer):
