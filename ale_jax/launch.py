@@ -34,7 +34,6 @@ from ale_jax.errors import EXIT_FAILED, RunFailed
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.system.lasting_output import keep_writable
 from ale_jax.system.lease import require_free
-from ale_jax.system.library_log import LibraryLog
 from ale_jax.system.stopping import ANOTHER_WAS_TOLD, INTERRUPTED, StopSignals
 
 # Modules that import jax or ray are imported where they are used, so that a mistyped command is
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 
 Run = Callable[["RunConfig", "Workdir", StopSignals, "Processes"], None]
 
-TRACEBACK_FILE = "traceback.txt"
 # How long a thread may run Python code while others wait. With Python's 5 ms, GPUs idle: a dispatch
 # of the engine to a GPU gives up the interpreter's lock dozens of times, and has to wait as often
 # for the thread that takes it (docs/decisions.md).
@@ -130,6 +128,8 @@ def _train(
 
     import jax
 
+    from ale_jax.entry import train_in
+    from ale_jax.system import controller
     from ale_jax.system.build_config import build_config
     from ale_jax.system.hosts.run import follow_run, led
 
@@ -141,7 +141,10 @@ def _train(
         else:
             with led(config, host.coordinator) as processes:
                 have_met = True
-                code = _control(config, options, processes, run)
+                address = options["ray-address"].value
+                run = run or functools.partial(controller.run, ray_address=address)
+                train_in(path, config, options.resume, options.overwrite, processes, run)
+                code = 0
     except KeyboardInterrupt:
         if have_met:  # or else nobody has told the others to leave, and this would wait for them
             disconnect()
@@ -149,27 +152,6 @@ def _train(
     if code != EXIT_FAILED:
         disconnect()
     return code
-
-
-def _control(
-    config: RunConfig, options: flags.FlagValues, processes: Processes, run: Run | None
-) -> int:
-    from ale_jax.system.checks import check_devices
-    from ale_jax.system.workdir import RunState, Workdir
-
-    check_devices(config)
-    with Workdir.claim(Path(options.workdir), config, options.resume, options.overwrite) as workdir:
-        if workdir.moved:
-            print(f"the previous run in {workdir.path} is now in {workdir.moved}")
-        if workdir.state is RunState.FINISHED:
-            if report := workdir.write_missing_report():
-                print(f"report: {report}")
-            print(f"the run in {workdir.path} is finished: --overwrite starts over")
-            return 0
-        if workdir.state is RunState.UNFINISHED:
-            print(f"continuing the unfinished run in {workdir.path}")
-        _run(_controller(options) if run is None else run, config, workdir, processes)
-    return 0
 
 
 def _doctor(
@@ -218,25 +200,6 @@ def _serve(values: dict[str, Any], options: flags.FlagValues) -> int:
         print(f"{at.policy} answers at {at.url} to clients with the key {at.key}", flush=True)
         at.wait()
     return 0
-
-
-def _controller(options: flags.FlagValues) -> Run:
-    from ale_jax.system import controller
-
-    return functools.partial(controller.run, ray_address=options["ray-address"].value)
-
-
-def _run(run: Run, config: RunConfig, workdir: Workdir, processes: Processes) -> None:
-    try:
-        with LibraryLog(workdir.path), StopSignals(config.checkpoint.grace_seconds) as stop:
-            run(config, workdir, stop, processes)
-    except Exception as error:
-        path = workdir.path / TRACEBACK_FILE
-        # On a full disk the error itself matters more than its traceback.
-        with contextlib.suppress(OSError):
-            path.write_text(traceback.format_exc())
-            error.add_note(f"traceback in {path}")
-        raise
 
 
 def _one_line(error: BaseException) -> str:

@@ -48,7 +48,7 @@ ACTORS = ("ale_jax.system.actors.rollout_actor", "ale_jax.system.fleet.actor")
 
 # Imports point downwards. `monitor` stands apart: it writes down what others did.
 LAYERS = (
-    ("launch", "configs"),
+    ("launch", "configs", "entry"),
     ("command_line",),
     ("system",),
     ("engine", "rollout", "learn", "gateway", "sandbox", "agent", "envs"),
@@ -57,6 +57,8 @@ LAYERS = (
 )
 ALSO_ALLOWED = {
     ("system", "monitor"): "the controller is whom a person watches",
+    ("ale_jax", "entry"): "the package offers what its entry does",
+    ("launch", "entry"): "the command line does what Python can do",
     ("config", "sandbox"): "what a sandbox may use is part of a run's config",
     ("monitor", "records"): "a closed list of statuses is written down by its names",
     ("monitor", "files"): "what it writes down is written whole",

@@ -24,6 +24,7 @@ PICTURES = {
     "credit_truth": 3,
     "compare_runs": 2,
     "laboratory": 3,
+    "python_entry": 1,
 }
 
 

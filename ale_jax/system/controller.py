@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from ale_jax.config.run import RunConfig
@@ -118,7 +118,7 @@ def run(
             # Ray forks. Before Python 3.12 the child of a fork hangs, and its parent with it, if
             # one of Orbax's threads enters Python at that moment (python/cpython#112275).
             checkpoints.wait()
-            rollouts = _open_rollouts(setting, start, logger, ray_address, stack)
+            rollouts = open_rollouts(setting, start, logger.record, ray_address, stack)
             watchdog.watch(functools.partial(_sign, logger, rollouts))
             logger.rollouts_begin()
             stack.enter_context(spared_by_collector())
@@ -179,10 +179,10 @@ def _sign(logger: RunLogger, rollouts: Rollouts | None = None) -> Sign:
     return Sign((progress, played), f"{waits_for}; {workers.waiting_for() or 'no episodes'}")
 
 
-def _open_rollouts(
+def open_rollouts(
     setting: Setting,
     start: Start,
-    logger: RunLogger,
+    record: Callable[..., None],
     ray_address: str,
     stack: contextlib.ExitStack,
 ) -> Rollouts:
@@ -203,7 +203,7 @@ def _open_rollouts(
     files = {file.name: file.read_text() for file in setting.tokenizer_folder.iterdir()}
     replicas = PolicyReplicas([own, *processes.open_replicas(files, players.address)])
     spec = WorkerSpec(rollout.runtime, sandboxed(config), config.agent, config.external_agent)
-    record, deadlines = logger.record, config.deadlines
+    deadlines = config.deadlines
     pool = players.open_pool(spec, deadlines.placement_seconds, record)
     workers = stack.enter_context(
         RolloutWorkers(pool, replicas, deadlines, rollout.retries, record)
