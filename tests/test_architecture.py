@@ -59,6 +59,7 @@ ALSO_ALLOWED = {
     ("system", "monitor"): "the controller is whom a person watches",
     ("ale_jax", "entry"): "the package offers what its entry does",
     ("launch", "entry"): "the command line does what Python can do",
+    ("entry", "monitor"): "an evaluation is returned as it is written down",
     ("config", "sandbox"): "what a sandbox may use is part of a run's config",
     ("monitor", "records"): "a closed list of statuses is written down by its names",
     ("monitor", "files"): "what it writes down is written whole",
