@@ -10,7 +10,9 @@ Hardware: one GPU of 80 GB. Memory by `plan`: 9.4 GiB of each device.
 
 from ml_collections import ConfigDict
 
-from ale_jax.configs import quickstart
+from ale_jax.config.run import RunConfig
+from ale_jax.configs import algorithms
+from ale_jax.envs.shell.families import HELD_OUT_FAMILIES
 
 
 def get_config(algorithm: str = "ipa") -> ConfigDict:
@@ -34,9 +36,13 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
 def real_model(algorithm: str) -> ConfigDict:
     """What the configs of pretrained models share: a dense model, and sizes for one device with
     80 GB and up to a billion weights."""
-    c = quickstart.get_config(algorithm)
+    c = ConfigDict(RunConfig().to_json())
+    c.algo.update(algorithms.named(algorithm))
+    c.critics.update(algorithms.critics(algorithm))
+    c.critics.optimizer.update(name="muon", learning_rate=1e-3, muon_learning_rate=0.005)
+    c.critics.optimizer.update(warmup_steps=5, decay_steps=170)
     c.hardware.update(chip="h100", devices=1)
-    c.model.update(num_experts=0, dense_layers=(), qk_norm=False)
+    c.model.qk_norm = False
     c.learn.update(microbatch_rows=8, pack_length=4096, compute_dtype="bfloat16", remat="layers")
     c.engine.update(
         max_sequences=64, max_sequence_length=4096, decode_steps=8, prefill_tokens=(128, 512)
@@ -45,9 +51,12 @@ def real_model(algorithm: str) -> ConfigDict:
     c.rollout.update(actors=4, episodes_per_actor=16, max_reply_tokens=512)
     c.agent.turns = 16
     c.worlds.train_families = ("trail", "count", "script", "log", "lookup", "sort", "config")
-    c.warm_start.update(max_steps=50, target_success=0.2)
-    c.warm_start_optimizer.update(name="adamw", learning_rate=1e-5)
-    c.rl.update(steps=500, group_size=8)
+    c.worlds.held_out_families = HELD_OUT_FAMILIES
+    c.eval.update(tasks=240, held_out_tasks=64)
+    c.warm_start.update(transcripts_per_family=224, max_steps=50, target_success=0.2)
+    c.warm_start_optimizer.update(name="adamw", learning_rate=1e-5, warmup_steps=20)
+    c.rl.update(steps=500, groups_per_step=16, group_size=8, alpha=1.0)
+    c.rl.update(algorithms.rl(algorithm))
     c.rl_optimizer.update(name="adamw", learning_rate=1e-6, warmup_steps=10, decay_steps=500)
     # As in the papers; the 0.1 of the quickstart was measured on a policy of its size alone.
     c.algo.loss.negative_weight = 1.0

@@ -1,5 +1,6 @@
 """Every config file is a whole, valid experiment whose leaves can be overridden."""
 
+import dataclasses
 import importlib
 import os
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 
 from ale_jax import configs
 from ale_jax.config.run import RunConfig
+from ale_jax.config.worlds import WorldsConfig
 from ale_jax.configs.algorithms import PRESETS, rl
 from ale_jax.system.build_config import build_config
 from ale_jax.system.fields import flat
@@ -88,5 +90,8 @@ def test_an_unknown_algorithm_is_answered_with_the_choices():
         importlib.import_module("ale_jax.configs.quickstart").get_config("pg")
 
 
-def test_the_defaults_are_those_of_the_dataclasses_and_make_a_valid_run():
-    assert build_config(RunConfig().to_json()) == RunConfig()
+def test_the_defaults_make_a_run_of_whatever_families_are_named():
+    with pytest.raises(ValueError, match="train_families is empty: choose some of trail"):
+        build_config(RunConfig().to_json())
+    named = dataclasses.replace(RunConfig(), worlds=WorldsConfig(("count",)))
+    assert build_config(named.to_json()) == named

@@ -139,7 +139,7 @@ class TokenizerConfig(Settings):
         "warm start's transcripts.",
     )
     vocab_size: int = setting(
-        736,
+        1024,
         "tokens of the BPE that is trained. With `weights`: rows of their embedding, which may be "
         "more than the tokenizer has tokens.",
         at_least=MIN_VOCAB,

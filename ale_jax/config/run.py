@@ -29,14 +29,14 @@ class RlConfig(Settings):
     """
 
     steps: int = setting(
-        170,
+        100,
         "reinforcement learning steps of the run; 0: only the warm start.",
         at_least=0,
     )
     groups_per_step: int = setting(16, "groups of a step, and therefore tasks.", at_least=1)
-    group_size: int = setting(4, "attempts at a task.", at_least=1)
+    group_size: int = setting(8, "attempts at a task.", at_least=1)
     alpha: float = setting(
-        1.0,
+        0.0,
         "the asynchronous ratio: how many steps rollouts may be ahead. A trajectory's first token "
         "is at most alpha versions old, rounded up, when it is trained on; 0: synchronous.",
         at_least=0.0,

@@ -15,10 +15,7 @@ class WorldsConfig(Settings):
     settings (docs/worlds.md).
     """
 
-    train_families: tuple[str, ...] = setting(
-        ("trail", "count", "script", "log", "lookup", "sort"),
-        "families that are trained on.",
-    )
+    train_families: tuple[str, ...] = setting((), "families that are trained on; at least one.")
     held_out_families: tuple[str, ...] = setting((), "families that are only evaluated.")
     tasks_per_family: int = setting(
         0,
@@ -60,9 +57,9 @@ class WarmStartConfig(Settings):
     unseen tasks reaches target_success, or after max_steps updates.
     """
 
-    transcripts_per_family: int = setting(224, "demonstrations of each family.", at_least=1)
+    transcripts_per_family: int = setting(256, "demonstrations of each family.", at_least=1)
     batches_per_step: int = setting(2, "full microbatches per update.", at_least=1)
-    max_steps: int = setting(400, "maximum number of updates; 0: no warm start.", at_least=0)
+    max_steps: int = setting(0, "maximum number of updates; 0: no warm start.", at_least=0)
     probe_every: int = setting(
         2,
         "updates between two estimates of the policy's success.",
@@ -70,7 +67,7 @@ class WarmStartConfig(Settings):
     )
     probe_tasks: int = setting(48, "unseen tasks in each estimate.", at_least=1)
     target_success: float = setting(
-        0.35,
+        1.0,
         "estimated success rate at which the warm start ends.",
         at_least=0.0,
         at_most=1.0,
@@ -108,7 +105,7 @@ class EvalConfig(Settings):
     that are divided evenly among the families.
     """
 
-    tasks: int = setting(240, "tasks of the training families.", at_least=1)
+    tasks: int = setting(100, "tasks of the training families.", at_least=1)
     held_out_tasks: int = setting(0, "tasks of the held-out families; 0: none.", at_least=0)
     every: int = setting(
         0,

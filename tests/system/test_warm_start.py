@@ -108,7 +108,7 @@ class Skipping:
 
 
 def test_updates_after_the_last_probe_are_looked_at_and_logged_before_they_end_the_run():
-    config = WarmStartConfig(max_steps=3, probe_every=4, batches_per_step=1)
+    config = WarmStartConfig(max_steps=3, probe_every=4, batches_per_step=1, target_success=0.35)
     batches, logged = iter(pack_all(_samples(3), SHAPE) * 3), []
     with pytest.raises(RunFailed, match=r"step 3: 3 updates in a row .* warm_start_optimizer"):
         warm_start(Skipping(), batches, lambda: 0.0, config, lambda *x: logged.append(x), 3)
