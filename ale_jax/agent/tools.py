@@ -30,11 +30,14 @@ class ToolCallError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class ToolCall:
+    """A call of one of TOOLS."""
+
     name: str
     arguments: Mapping[str, str]
 
 
 def bash(command: str) -> ToolCall:
+    """Makes a call that runs a command in the shell."""
     return ToolCall("bash", {"command": command})
 
 

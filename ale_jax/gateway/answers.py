@@ -90,6 +90,7 @@ def _is_short(asked: ChatRequest) -> bool:
 
 
 def cancel(episode: GatewayEpisode, pending: Sequence[Pending]) -> None:
+    """Gives up calls whose client does not get their answers."""
     for each in pending:
         episode.cancel(each)
 
@@ -105,6 +106,7 @@ def head_of(model: str, pending: Sequence[Pending], asked: ChatRequest) -> ChatR
 def with_choices(
     head: ChatResult, pending: Sequence[Pending], choices: Sequence[Choice]
 ) -> ChatResult:
+    """Completes the head of a result by its replies, and counts their tokens."""
     written = sum(each.num_written for each in pending)
     usage = dataclasses.replace(head.usage, completion=written)
     return dataclasses.replace(head, choices=tuple(choices), usage=usage)

@@ -11,18 +11,14 @@ from typing import Protocol
 
 import numpy as np
 
-from ale_jax.gateway.custody.token_tree import Call
+from ale_jax.gateway.custody.token_tree import Call, SampledTokens
 from ale_jax.gateway.requests import SampleOptions
 
 
-class Sampled(Protocol):
-    """What the engine wrote. stop: "stop", "length" or "context_full". top_id_Tk, top_logp_Tk: the
-    most probable tokens, as many as were asked for; None if none were."""
+class Sampled(SampledTokens, Protocol):
+    """What the engine wrote, and how it ended. stop: "stop", "length" or "context_full". top_id_Tk,
+    top_logp_Tk: the most probable tokens, as many as were asked for; None if none were."""
 
-    ids: np.ndarray
-    logp_mu: np.ndarray
-    logp_old: np.ndarray
-    version: np.ndarray
     stop: str
     top_id_Tk: np.ndarray | None
     top_logp_Tk: np.ndarray | None

@@ -26,9 +26,10 @@ UNDECODED = "\ufffd"  # at the end: a letter of which some bytes are still to co
 
 @dataclasses.dataclass(frozen=True)
 class Language:
-    """marked_text: of ids, without those that end a reply, and with marked special tokens. tokens:
-    as in `formats.grammar`. prompt_ids: of a text, in which special tokens may be named, or of ids
-    that a client gives (by default, of ids only); ValueError if there are none, or no such tokens.
+    """The words and forms of a model: its tokens, its template, its format of calls. marked_text:
+    of ids, without those that end a reply, and with marked special tokens. tokens: as in
+    `formats.grammar`. prompt_ids: of a text, in which special tokens may be named, or of ids that a
+    client gives (by default, of ids only); ValueError if there are none, or no such tokens.
     token_bytes: of a token that may be a part of a character; None if only its text is known.
     """
 

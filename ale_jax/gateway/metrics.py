@@ -38,6 +38,8 @@ class RecentCall(NamedTuple):
 
 
 class RecentReply(NamedTuple):
+    """A finished reply. ended: by `time.monotonic`. tokens: that were written."""
+
     ended: float
     tokens: int
 

@@ -106,6 +106,8 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class ChatResult:
+    """The answer to a request, whose choices are in the order of its prompts and replies."""
+
     id: str
     created: int  # seconds since 1970
     model: str

@@ -25,9 +25,9 @@ from ale_jax.model.sharding import RULES
 
 
 def place(dims: str, mesh: AbstractMesh | Mesh) -> PartitionSpec:
-    """PartitionSpec of an array with these dims, one letter each. Slots or rows B and pages P are
-    sharded along the data axes, heads N and G along "tensor", other dims not at all. Dims after the
-    named ones are not sharded."""
+    """Returns the PartitionSpec of an array with these dims, one letter each. Slots or rows B and
+    pages P are sharded along the data axes, heads N and G along "tensor", other dims not at all.
+    Dims after the named ones are not sharded."""
 
     def cut(dim: str) -> tuple[str, ...] | None:
         axes = {"B": "batch", "P": "batch", "N": "heads", "G": "kv_heads"}.get(dim)
@@ -227,6 +227,7 @@ def store_as(x: jax.Array, like: Stored) -> Stored:
 
 
 def load(stored: Stored, dtype: jnp.dtype) -> jax.Array:
+    """Returns stored keys or values in `dtype`; int8 is dequantised."""
     if isinstance(stored, Int8):
         return (stored.value.astype(jnp.float32) * stored.scale).astype(dtype)
     return stored.astype(dtype)

@@ -44,6 +44,7 @@ class Ranks(NamedTuple):
 
 
 def ranks(expert_A: jax.Array, num_experts: int) -> Ranks:
+    """Sorts rows by their experts; expert `num_experts` is none. See `Ranks`."""
     order_A = jnp.argsort(expert_A, stable=True)
     counts = jnp.bincount(expert_A, length=num_experts + 1)
     starts = jnp.cumsum(counts) - counts
@@ -54,7 +55,7 @@ def ranks(expert_A: jax.Array, num_experts: int) -> Ranks:
 
 @jax.custom_vjp
 def capacity_dispatch(weights: Weights, x_TD: jax.Array, expert_TK: jax.Array) -> jax.Array:
-    """SwiGLU of each token by each of its K experts, [T,K,D]; 0 where the expert is E.
+    """Computes SwiGLU of each token by each of its K experts, [T,K,D]; 0 where the expert is E.
 
     The gradient is written by hand. The rounds are a loop of unknown length, so the backward pass
     recomputes their activations within an expert. The rows of the first block are moved by gathers

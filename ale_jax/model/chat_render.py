@@ -23,13 +23,16 @@ _NUL = r"\0|\\u0000"  # a part of what could be taken for a slot
 
 
 class Piece(NamedTuple):
-    """own: whether the template says it."""
+    """A piece of a rendered conversation. own: whether the template says it."""
 
     text: str
     own: bool
 
 
 class ChatRenderer:
+    """Renders conversations by a chat template, in pieces that can be tokenized one after the
+    other."""
+
     def __init__(
         self, apply_template: Callable[[list[Message], Any, bool], str], special: Collection[str]
     ):

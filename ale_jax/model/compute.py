@@ -67,6 +67,8 @@ def quantise_layers(params: Params, shape: PolicyShape, form: str) -> Params:
 
 
 def quantise(array: jax.Array, input_dims: tuple[int, ...], form: str) -> Quantised:
+    """Quantises symmetrically with one scale per output channel. input_dims: those that a product
+    sums over. form: of _FORMS."""
     dtype, largest = _FORMS[form]
     array = array.astype(jnp.float32)
     scale = jnp.abs(array).max(axis=input_dims, keepdims=True) / largest

@@ -43,14 +43,15 @@ class Guides:
 
 
 def no_guides(slots: int, vocab_size: int, steps: int) -> Guides:
+    """Returns guides that change nothing, in the shapes of all others."""
     no_S = jnp.zeros((slots,), jnp.bool_)
     allowed_nSw = jnp.zeros((steps, slots, num_words(vocab_size)), jnp.int32)
     return Guides(no_S, allowed_nSw, no_S, jnp.zeros((slots, vocab_size), jnp.float32), no_S)
 
 
 def apply_masks(logits_SV: jax.Array, guides: Guides | None, step: jax.Array | int) -> jax.Array:
-    """-inf where a token is not allowed in this decode step. Rows without a mask stay bitwise the
-    same."""
+    """Sets logits to -inf where a token is not allowed in this decode step. Rows without a mask
+    stay bitwise the same."""
     if guides is None:
         return logits_SV
     return jax.lax.cond(guides.is_masked_S.any(), _apply_masks, _as_it_is, logits_SV, guides, step)
@@ -105,6 +106,7 @@ class SamplingMasks(NamedTuple):
 
 
 def num_words(vocab_size: int) -> int:
+    """Returns how many words of 32 bits hold a bit for each token of the vocabulary."""
     return -(-vocab_size // MASK_WORD)
 
 
@@ -114,7 +116,8 @@ def masks_bytes(shape: PolicyShape, rows: int) -> int:
 
 
 def unpack(words: jax.Array, vocab_size: int) -> jax.Array:
-    """Bit fields [..., w] as bool [..., V]. Tokens for which there are no words are not allowed."""
+    """Returns bit fields [..., w] as bool [..., V]. Tokens for which there are no words are not
+    allowed."""
     bit = jax.lax.broadcasted_iota(jnp.int32, (*words.shape, MASK_WORD), words.ndim)
     allowed = (words[..., None] >> bit) & 1 == 1
     allowed = allowed.reshape(*words.shape[:-1], -1)[..., :vocab_size]

@@ -121,8 +121,8 @@ def project_out(layer: Params, out_BTNH: jax.Array) -> jax.Array:
 def feed_forward(
     layer: Params, x_BTD: jax.Array, shape: PolicyShape, replay_BTK: jax.Array | None = None
 ) -> tuple[jax.Array, RouterStats | None]:
-    """SwiGLU, dense or as a mixture of experts. Also returns the router's statistics for the
-    balancing loss. replay_BTK: see `moe.route`."""
+    """Computes SwiGLU, dense or as a mixture of experts. Also returns the router's statistics for
+    the balancing loss. replay_BTK: see `moe.route`."""
     h_BTD = rms_norm(x_BTD, layer["ffn_norm_D"], shape.norm_eps)
     if "router_DE" not in layer:
         gate, up, down = (weight(layer, n, h_BTD.dtype) for n in ("gate_DF", "up_DF", "down_FD"))
@@ -157,7 +157,7 @@ def apply_in_turn(
 
 
 def scanned(layers: Sequence[Any]) -> list[Any]:
-    """Those of the layers that are scanned."""
+    """Returns those of the layers that are scanned."""
     return [layer for alike in runs(layers) if len(alike) >= SCANNED for layer in alike]
 
 

@@ -72,7 +72,7 @@ def trained(params: Params) -> Params:
 
 
 def with_trained(params: Params, moved: Params) -> Params:
-    """`params`, with `moved` in place of `trained(params)`."""
+    """Returns `params`, with `moved` in place of `trained(params)`."""
     return params | {"adapters": moved} if "adapters" in params else moved
 
 

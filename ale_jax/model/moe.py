@@ -54,7 +54,8 @@ def route(
 def moe(
     layer: Params, x_BTD: jax.Array, shape: PolicyShape, replay_BTK: jax.Array | None = None
 ) -> tuple[jax.Array, RouterStats]:
-    """Sum over each token's K experts of weight * SwiGLU_expert(x). No token is ever dropped.
+    """Computes the sum over each token's K experts of weight * SwiGLU_expert(x). No token is ever
+    dropped.
 
     Under a mesh (`jax.set_mesh`) each device routes its own tokens, and experts on other devices
     are reached by an all-to-all. replay_BTK: see `route`.
@@ -155,7 +156,8 @@ class RouterSums(NamedTuple):
 
 
 def router_sums(stats: list[RouterStats], mask_T: jax.Array, shape: PolicyShape) -> RouterSums:
-    """mask_T: which tokens are real."""
+    """Sums the routers' statistics over the real tokens of each layer. mask_T: which tokens are
+    real."""
     mask_T = mask_T.astype(jnp.float32)
 
     def of_layer(layer: RouterStats) -> tuple[jax.Array, ...]:

@@ -24,6 +24,7 @@ Kernel = Callable[[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array], jax.A
 
 
 def has_kernel(platform: str, pages: LayerPages) -> bool:
+    """Returns whether a platform has a kernel that reads such pages; none reads int8."""
     return platform in KERNELS and not isinstance(pages.k_GPbH, Int8)
 
 
@@ -70,6 +71,7 @@ _CODE_SIZE = (
 
 
 def splash_takes(T: int, H: int) -> bool:
+    """Returns whether the TPU's kernel supports rows of T tokens and heads of width H."""
     return T % min(_SPLASH_BLOCKS) == 0 and H % 64 == 0
 
 

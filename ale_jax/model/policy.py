@@ -244,7 +244,7 @@ def token_values(
     shape: PolicyShape,
     compute: Compute = FLOAT32,
 ) -> tuple[jax.Array, list[RouterStats]]:
-    """V(s_t) of what precedes each token in its segment, float32 [B,T], and the routers'
+    """Computes V(s_t) of what precedes each token in its segment, float32 [B,T], and the routers'
     statistics. 0 on a segment's first token, which nothing precedes."""
     hidden_BTD, stats = hidden_states(params, tokens_BT, position_BT, segment_BT, shape, compute)
     # In float32, and not as a matrix product, so that nothing is rounded to a lower precision.

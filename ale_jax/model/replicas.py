@@ -50,7 +50,8 @@ def engine_sizes(mesh: Mapping[str, int], devices: int) -> dict[str, int]:
 
 
 def devices_of_engine(of_process: int, devices_per_engine: int) -> int:
-    """devices_per_engine: 0 for all devices of a process. ValueError if it does not divide them."""
+    """Returns how many devices an engine has. devices_per_engine: 0 for all devices of a process.
+    ValueError if it does not divide them."""
     if of_process % (devices_per_engine or of_process):
         raise ValueError(
             f"rollout.devices_per_engine {devices_per_engine} does not divide the {of_process} "

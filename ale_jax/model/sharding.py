@@ -131,7 +131,7 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def check_rows(rows: int, mesh: Mesh) -> None:
-    """ValueError unless a batch of this many rows can be divided over the mesh."""
+    """Raises ValueError unless a batch of this many rows can be divided over the mesh."""
     parts = num_data_shards(mesh)
     if rows % parts:
         raise ValueError(

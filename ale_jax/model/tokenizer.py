@@ -186,8 +186,8 @@ class ChatTokenizer:
         return max(map(len, self._tokenizer.get_vocab()))
 
     def check_fits(self, model_vocab_size: int) -> None:
-        """ValueError if the model has no embedding for some token. It may have more embeddings than
-        tokens."""
+        """Raises ValueError if the model has no embedding for some token. It may have more
+        embeddings than tokens."""
         if self.vocab_size > model_vocab_size:
             raise ValueError(
                 f"the tokenizer has {self.vocab_size} tokens, the model's vocabulary is "

@@ -20,7 +20,7 @@ MAX_POINTS = 400
 
 @dataclasses.dataclass(frozen=True)
 class Tick:
-    """percent: from the left, or from the top."""
+    """A mark of an axis. percent: from the left, or from the top."""
 
     percent: float
     label: str
@@ -41,7 +41,7 @@ class Scale:
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """style: a class of the stylesheet; path: SVG path data."""
+    """A curve of a chart. style: a class of the stylesheet; path: SVG path data."""
 
     label: str
     style: str
@@ -113,7 +113,7 @@ def moving_mean(points: Sequence[Point], window: int) -> list[Point]:
 
 
 def thin(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
-    """At most `limit` points; if there are more, neighbours are averaged."""
+    """Returns at most `limit` points; if there are more, neighbours are averaged."""
     if len(points) <= limit:
         return list(points)
     edges = [i * len(points) // limit for i in range(limit + 1)]
@@ -122,7 +122,7 @@ def thin(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
 
 
 def path(points: Sequence[Point], x_scale: Scale, y_scale: Scale) -> str:
-    """SVG path data through `points`; a single point becomes a visible dot."""
+    """Returns SVG path data through `points`; a single point becomes a visible dot."""
     places = [f"{x_scale(x):g} {y_scale(y):g}" for x, y in thin(points)]
     if len(places) == 1:
         return f"M{places[0]}h0.01"

@@ -20,7 +20,7 @@ _Z95 = 1.959963984540054
 
 @dataclasses.dataclass(frozen=True)
 class FamilyResult:
-    """held_out: no task of this family was ever trained on."""
+    """The result of one family of tasks. held_out: no task of this family was ever trained on."""
 
     successes: int
     tasks: int
@@ -33,7 +33,8 @@ class FamilyResult:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """name: WARM_START, FINAL, or the caller's own; seconds: on the clock of metrics.jsonl."""
+    """One evaluation of the policy. name: WARM_START, FINAL, or the caller's own; seconds: on the
+    clock of metrics.jsonl."""
 
     name: str
     step: int
@@ -59,7 +60,8 @@ def recorded_names(workdir: Path) -> set[str]:
 
 
 def wilson_interval(successes: int, tasks: int) -> tuple[float, float]:
-    """95 % score interval of a success rate (Wilson 1927); (0, 1) when there were no tasks.
+    """Returns the 95 % score interval of a success rate (Wilson 1927); (0, 1) when there were no
+    tasks.
 
     It stays inside [0, 1], and has a width at 0 and at `tasks` successes, unlike the textbook
     interval of the normal approximation.

@@ -24,7 +24,8 @@ ACTOR_LOST = "actor_lost"
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """time: seconds since the epoch; kind: "actor_lost", "sandbox_lost", "checkpoint_saved", ..."""
+    """Something that happened in a run. time: seconds since the epoch; kind: "actor_lost",
+    "sandbox_lost", "checkpoint_saved", ..."""
 
     time: float
     kind: str

@@ -57,7 +57,8 @@ class View:
 
 
 def sparkline(rates: Sequence[float], width: int = SPARKLINE_WIDTH) -> str:
-    """`rates` in [0, 1] as block characters; longer histories are averaged to `width` blocks."""
+    """Draws `rates` in [0, 1] as block characters; longer histories are averaged to `width`
+    blocks."""
     if not rates:
         return ""
     columns = min(width, len(rates))
@@ -258,7 +259,8 @@ class Progress:
             self._print_plain(f"compiling {what} ...")
 
     def compile_ended(self, what: str, seconds: float, told: bool = True) -> None:
-        """told: False for a program that is too small to report."""
+        """Ends the note that `what` is being compiled. told: False for a program that is too small
+        to report."""
         with self._lock:
             self._pace.compiled()
             if what in self._compiling:
@@ -381,7 +383,7 @@ class Pace:
         self._done, self._since, self._is_clean = done, now, True
 
     def seconds_left(self, total: int) -> float | None:
-        """None if it is not known yet."""
+        """Estimates the seconds left; None if that is not known yet."""
         if self._intervals < MIN_INTERVALS:
             return None
         return self._seconds / self._steps * max(0, total - self._done)

@@ -99,6 +99,8 @@ class Rate:
 
 @dataclasses.dataclass(frozen=True)
 class FamilyRow:
+    """The success rates of a family before and after training; None where it was not evaluated."""
+
     family: str
     before: Rate | None
     after: Rate | None
@@ -106,7 +108,8 @@ class FamilyRow:
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """share: of the total, in percent; height: of the tallest bar, in percent."""
+    """A bar of a diagram. share: of the total, in percent; height: of the tallest bar, in
+    percent."""
 
     label: str
     value: float
@@ -116,7 +119,7 @@ class Bar:
 
 @dataclasses.dataclass(frozen=True)
 class TimeSplit:
-    """parts: each with its hint."""
+    """Where time was spent. parts: each with its hint."""
 
     title: str
     parts: tuple[tuple[Bar, str], ...]
@@ -124,6 +127,8 @@ class TimeSplit:
 
 @dataclasses.dataclass(frozen=True)
 class SmallChart:
+    """A small chart of one metric. hint: what the metric says. latest: its last value."""
+
     title: str
     hint: str
     latest: float
@@ -132,6 +137,9 @@ class SmallChart:
 
 @dataclasses.dataclass(frozen=True)
 class EventRow:
+    """An event as it is shown. seconds: since the run's first event. tone: a class of the
+    stylesheet."""
+
     seconds: float
     kind: str
     tone: str
@@ -236,7 +244,7 @@ def _total(run: RunFiles, phase: str, metric: str) -> float:
 
 
 def small_charts(run: RunFiles) -> list[SmallChart]:
-    """One small chart for each metric that was logged at least twice."""
+    """Draws one small chart for each metric that was logged at least twice."""
     charts = []
     for metric, phase, title, hint in SMALL_CHARTS:
         points = series(run.phase(phase), metric)
@@ -250,7 +258,7 @@ def small_charts(run: RunFiles) -> list[SmallChart]:
 
 
 def event_counts(run: RunFiles) -> list[tuple[str, int, str]]:
-    """Kind, count and tone of the events, the most frequent first."""
+    """Returns kind, count and tone of the events, the most frequent first."""
     counts = collections.Counter(event.kind for event in run.events)
     return [(kind, count, _tone(kind)) for kind, count in counts.most_common()]
 
@@ -279,7 +287,7 @@ def dropped_rows(run: RunFiles) -> list[Mapping[str, Any]]:
 
 
 def series(lines: Sequence[Mapping[str, Any]], metric: str) -> list[Point]:
-    """(minutes, value) of each line that has a finite value of the metric."""
+    """Returns (minutes, value) of each line that has a finite value of the metric."""
     return [
         (line["seconds"] / 60, min(PLOT_LIMIT, max(-PLOT_LIMIT, line[metric])))
         for line in lines

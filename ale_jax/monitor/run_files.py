@@ -81,7 +81,7 @@ def read_run(workdir: Path) -> RunFiles:
 
 
 def require_run(workdir: Path) -> None:
-    """ValueError if no run has recorded anything in `workdir`."""
+    """Raises ValueError if no run has recorded anything in `workdir`."""
     if not any((workdir / name).is_file() for name in RECORDS):
         raise ValueError(f"{workdir} holds no run ({', '.join(RECORDS)}): give a run's directory")
 

@@ -35,8 +35,8 @@ class ScheduledGroup:
 
 @dataclasses.dataclass(frozen=True)
 class ScheduledStep:
-    """groups: in the order of training. dropped: (index, reason) of the groups that were dropped
-    since the step before."""
+    """A step of training and its groups. groups: in the order of training. dropped: (index, reason)
+    of the groups that were dropped since the step before."""
 
     step: int
     groups: tuple[ScheduledGroup, ...]

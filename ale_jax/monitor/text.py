@@ -12,18 +12,19 @@ _UNSEEN = re.compile(
 
 
 def visible(text: str) -> str:
-    """`text` with every control character replaced by a visible one."""
+    """Returns `text` with every control character replaced by a visible one."""
     return _UNSEEN.sub(lambda match: _picture(ord(match[0])), text)
 
 
 def one_line(text: str, limit: int) -> str:
-    """`text` on one line of at most `limit` characters, with control characters replaced."""
+    """Returns `text` on one line of at most `limit` characters, with control characters
+    replaced."""
     line = " ".join(visible(text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def clip(text: str, limit: int) -> str:
-    """`text` with its middle replaced by a note if it is longer than `limit` characters.
+    """Returns `text` with its middle replaced by a note if it is longer than `limit` characters.
 
     Head and tail are kept, because a reader looks for the start of a command and its last error.
     """

@@ -226,8 +226,8 @@ MAX_TINT = 34.0
 
 @dataclasses.dataclass(frozen=True)
 class TurnView:
-    """sign: of the credit: "positive", "negative", "zero" or "untrained". tint: strength of its
-    colour, in percent. width: share of the policy's tokens, in percent."""
+    """A turn as it is shown. sign: of the credit: "positive", "negative", "zero" or "untrained".
+    tint: strength of its colour, in percent. width: share of the policy's tokens, in percent."""
 
     turn: TurnSample
     sign: str
@@ -237,6 +237,8 @@ class TurnView:
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeView:
+    """An episode as it is shown."""
+
     sample: TrajectorySample
     succeeded: bool
     turns: tuple[TurnView, ...]

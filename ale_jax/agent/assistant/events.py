@@ -134,6 +134,7 @@ Tell = Callable[[Event], Awaitable[None]]
 
 
 def to_json(event: Event) -> dict[str, Any]:
+    """Returns an event as it is stored. Lone surrogates are replaced, so that it can be encoded."""
     return {"event": event.kind, **encodable_json(dataclasses.asdict(event))}
 
 

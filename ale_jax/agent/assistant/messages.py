@@ -58,6 +58,7 @@ class AssistantReply:
 
 
 def assistant_message(content: str, reasoning: str, calls: tuple[AssistantCall, ...]) -> Message:
+    """Returns a reply as a message, without the fields that it does not have."""
     message: Message = {"role": "assistant", "content": content}
     if reasoning:
         message["reasoning_content"] = reasoning

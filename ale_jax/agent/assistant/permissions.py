@@ -72,6 +72,8 @@ class Rule:
 
 
 def subject_of(tool: str, arguments: Mapping[str, Any]) -> str:
+    """Returns what a rule's pattern is matched against: a command, a path, or all arguments in
+    JSON."""
     name = SUBJECTS.get(tool)
     if name is not None:
         return str(arguments.get(name, ""))

@@ -97,6 +97,7 @@ def find_skills(folders: Iterable[Path]) -> dict[str, Skill]:
 
 
 def read_skill(path: Path) -> Skill:
+    """Reads a SKILL.md. ValueError with its path and a remedy if it is no skill."""
     with path.open(encoding="utf-8", errors="replace") as file:
         text = file.read(MAX_FILE_CHARS + 1)
     if len(text) > MAX_FILE_CHARS:

@@ -173,6 +173,7 @@ def chunk(
 
 
 def usage_chunk(result: ChatResult) -> dict[str, Any]:
+    """Returns the last piece of a streamed reply, which has the usage and no choices."""
     head = _head(result.id, result.created, result.model, "chat.completion.chunk")
     return head | {"choices": [], "usage": usage(result.usage)}
 
@@ -252,6 +253,8 @@ def _choice(number: int, choice: Choice) -> dict[str, Any]:
 
 
 def logprobs(choice: Choice) -> dict[str, Any] | None:
+    """Returns the log-probabilities of a reply as the API tells them; None if none were asked
+    for."""
     if choice.logprobs is None:
         return None
     return {"content": list(map(token_logprob, choice.logprobs)), "refusal": None}

@@ -31,6 +31,8 @@ _RECIPIENT = re.compile(r"to=functions\.([\w.-]+)")
 
 
 class Harmony:
+    """The format of gpt-oss, as a `ReplyFormat`."""
+
     markers = ("",)  # whatever begins a reply may be the head of a message
 
     def call_grammar(self, tools: Tools, tokens: Tokens, several: bool) -> str | None:

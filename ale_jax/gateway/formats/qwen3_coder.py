@@ -40,6 +40,8 @@ _PARAMETER = re.compile(r"\s*<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.D
 
 
 class Qwen3Coder:
+    """The format of Qwen3-Coder, as a `ReplyFormat`."""
+
     markers = (OPEN, THINK)
 
     def call_grammar(self, tools: Tools, tokens: Tokens, several: bool) -> str | None:

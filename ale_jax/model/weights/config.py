@@ -29,7 +29,8 @@ class Fields:
         return default if value is None else value
 
     def require(self, name: str, only: Any) -> None:
-        """ValueError if the field is present with a value other than the one that is supported."""
+        """Raises ValueError if the field is present with a value other than the one that is
+        supported."""
         if self.get(name, only) != only:
             raise self.error(f"{name} {self.get(name)!r:.80} is not supported, only {only!r} is")
 
@@ -149,6 +150,7 @@ def read_config(path: Path) -> PolicyShape:
 def find_architecture(
     fields: Fields, name: object, known: Mapping[str, Architecture]
 ) -> Architecture:
+    """Returns the known architecture of a name. ValueError if there is none."""
     if not isinstance(name, str) or name not in known:
         raise fields.error(
             f"architecture {name!r:.40} is not supported, only {', '.join(known)} are"

@@ -109,6 +109,7 @@ def _check_fit(dense: PolicyShape, sparse: PolicyShape) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
+    """Converts a checkpoint by a command line. Returns the exit code."""
     options = _parser().parse_args(arguments)
     try:
         convert(options)
@@ -119,6 +120,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def convert(options: argparse.Namespace) -> None:
+    """Writes the converted checkpoint. ValueError, with the remedy, for what cannot be
+    converted."""
     if options.target.exists():
         raise ValueError(f"{options.target} exists: name a folder that does not")
     checkpoint = open_checkpoint(options.source)

@@ -30,7 +30,8 @@ class Tensor(Protocol):
 
 
 class Checkpoint(Protocol):
-    """tensors: by their Hugging Face names; all that `shape` needs, with the right shapes."""
+    """The tensors of a policy, and its shape. tensors: by their Hugging Face names; all that
+    `shape` needs, with the right shapes."""
 
     @property
     def shape(self) -> PolicyShape: ...
@@ -40,7 +41,7 @@ class Checkpoint(Protocol):
 
 
 def check_tensors(path: Path, tensors: Mapping[str, Tensor], shape: PolicyShape) -> None:
-    """ValueError unless the names and shapes are those of a checkpoint of such a policy."""
+    """Raises ValueError unless the names and shapes are those of a checkpoint of such a policy."""
     expected = tensor_shapes(shape)
     for name, tensor_shape in expected.items():
         if name not in tensors:

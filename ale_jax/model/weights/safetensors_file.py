@@ -35,6 +35,8 @@ MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 
 
 class Kind(NamedTuple):
+    """Type and shape of a tensor."""
+
     dtype: np.dtype
     shape: tuple[int, ...]
 

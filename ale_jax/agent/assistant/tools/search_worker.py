@@ -17,6 +17,8 @@ MAX_FOUND = 200
 
 
 def files_below(root: str) -> Iterator[str]:
+    """Yields the files in and below a folder, without SKIPPED folders; the file itself if it is
+    one."""
     if os.path.isfile(root):
         yield root
     for folder, folders, names in os.walk(root):
@@ -49,6 +51,7 @@ def lines_of(path: str) -> Iterator[tuple[int, str]]:
 
 
 def found(asked: dict[str, str]) -> Iterator[str]:
+    """Yields the lines that were asked for: paths, or matching lines with path and number."""
     root, base = asked["root"], asked["base"]
     expression = re.compile(asked["pattern"]) if asked["pattern"] else None
     for path in files_below(root):
