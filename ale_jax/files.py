@@ -25,14 +25,18 @@ MAX_FILE_BYTES = 512 << 20
 
 @dataclasses.dataclass(frozen=True)
 class Lines(Generic[T]):
-    """The records of a log. truncated_line: number of the incomplete last line, or None."""
+    """The records of a log, and where it breaks off.
+
+    truncated_line: number of the incomplete last line, or None.
+    """
 
     records: tuple[T, ...]
     truncated_line: int | None
 
 
 class LineAppender:
-    """Appends one JSON object per line; safe to share between threads, flushed per line."""
+    """A log that is appended to, one JSON object per line; safe to share between threads, flushed
+    per line."""
 
     def __init__(self, path: Path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,6 +45,7 @@ class LineAppender:
         self._lock = threading.Lock()
 
     def append(self, record: Mapping[str, Any]) -> None:
+        """Appends one line. Raises ValueError for NaN and infinity."""
         self._write(encode_line(record))
 
     def append_if_readable(self, record: Mapping[str, Any]) -> None:
@@ -56,16 +61,21 @@ class LineAppender:
             self._file.flush()
 
     def close(self) -> None:
+        """Closes the file."""
         self._file.close()
 
 
 def encode_line(record: Mapping[str, Any]) -> bytes:
-    """One log line. Raises ValueError for NaN and infinity, which JSON does not have."""
+    r"""Returns one log line. Raises ValueError for NaN and infinity, which JSON does not have.
+
+    >>> encode_line({"step": 3, "reward": 0.5})
+    b'{"step": 3, "reward": 0.5}\n'
+    """
     return json.dumps(record, allow_nan=False).encode() + b"\n"
 
 
 def read_lines(path: Path, parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
-    """The records of the log at `path`, each made by `parse`.
+    """Reads the records of the log at `path`, each made by `parse`.
 
     `parse` raises KeyError, TypeError or ValueError for an object that is not a valid record.
 
@@ -91,7 +101,8 @@ def read_lines(path: Path, parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
 
 
 def read_json(path: Path) -> Any:
-    """The content of the JSON file at `path`. ValueError with its name if it is damaged."""
+    """Returns the content of the JSON file at `path`. Raises ValueError with its name if it is
+    damaged."""
     _refuse_large(path)
     try:
         return parse_json(path.read_bytes())
@@ -145,8 +156,12 @@ def _refuse_large(path: Path) -> None:
 
 
 def parse_json(content: bytes) -> Any:
-    """Parses JSON. ValueError if it is not valid (NaN and infinity are not), or if a number is out
-    of range; RecursionError if it is nested too deeply."""
+    """Parses JSON.
+
+    Raises:
+      ValueError: it is not valid (NaN and infinity are not), or a number is out of range.
+      RecursionError: it is nested too deeply.
+    """
     return json.loads(
         content, parse_constant=_refuse_constant, parse_float=_finite_float, parse_int=_int64
     )

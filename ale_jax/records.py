@@ -117,7 +117,10 @@ STATUS_RULES: dict[Status, StatusRule] = {
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A task. Its world can be rebuilt bit for bit from `family` and `seed` alone."""
+    """A task, whose world can be rebuilt bit for bit from `family` and `seed` alone.
+
+    `Task("files", seed=7, split="train")` is one and the same in every run, on every machine.
+    """
 
     family: str
     seed: int
@@ -138,6 +141,10 @@ MASK_WORD = 32  # tokens of the vocabulary whose permissions are the bits of one
 class EpisodeKey:
     """The position of an episode in its run. All its randomness is derived from this key.
 
+    `EpisodeKey("train", group=12, member=3, task=task, num_prefix_turns=2)` is the fourth attempt
+    of the thirteenth group of training at `task`, from the state after the expert's first two
+    turns.
+
     phase: "train", "eval/warm_start", ...; group: index of the task within that phase;
     member: index of the attempt within the group. A retry keeps its key.
     num_prefix_turns: turns taken from an expert's trajectory before the policy plays; 0 in
@@ -155,7 +162,8 @@ class EpisodeKey:
 
     @property
     def is_trained_on(self) -> bool:
-        """Only training episodes may be rejected for what they did; evaluations judge them all."""
+        """Whether it is an episode of training. Only these may be rejected for what they did;
+        evaluations judge them all."""
         return self.phase == TRAIN
 
 
@@ -166,13 +174,23 @@ class Turn:
     prompt_ids: ids appended to the context since the last turn (instruction or observation).
     action_ids: ids that the policy sampled, stop token included. The next three have one entry per
     such id.
-    logp_mu: float32, natural log, under the distribution that was actually sampled from.
-    logp_old: float32, under the plain softmax of the same weights (temperature 1, without top-k or
+    logp_mu: natural log, under the distribution that was actually sampled from.
+    logp_old: under the plain softmax of the same weights (temperature 1, without top-k or
     top-p), over the tokens that were allowed.
-    version: int32, the version of the weights that generated each token.
+    version: the version of the weights that generated each token.
     reward: this chunk's own reward; the last chunk's is the outcome.
-    mask_id: int16, of each sampled id the number of the mask that restricted its draw, a row of the
+    mask_id: of each sampled id the number of the mask that restricted its draw, a row of the
     trajectory's mask_Iw, or FREE or FORCED; None if the whole reply was free.
+
+    Weights 4 sampled the first token, of probability 3/4, and weights 5, published meanwhile, the
+    second one, of probability 1/2; one other token was possible each time. At temperature 1/2, mu
+    is 9/10 (9 to 1 are the squares of 3 to 1) and 1/2:
+
+        prompt_ids     5      8        "list the files"
+        action_ids     3      1        the call, and the stop token
+        logp_mu       -0.11  -0.69
+        logp_old      -0.29  -0.69
+        version        4      5
     """
 
     prompt_ids: NDArray[np.int32]
@@ -193,6 +211,12 @@ class Prefix:
     actions: the replies to replay in the environment. seen: what the environment must show again,
     i.e. the instruction, then the observation after each action. The last observation is missing if
     the last action ends the episode.
+
+
+        >>> Prefix(seen=("list the files", "a.txt"), actions=("ls",)).ends
+        False
+        >>> Prefix(seen=("list the files",), actions=("finish",)).ends
+        True
     """
 
     seen: tuple[str, ...]
@@ -233,6 +257,8 @@ class Episode:
     policy_seconds: time waiting for replies, including the engine's queue. env_seconds: time in
     calls of the environment. verifier_seconds: the part of env_seconds spent on grading, in `grade`
     or in the step that ended the episode. The rest of `seconds` is the loop itself.
+
+    With seconds 10, policy_seconds 6, env_seconds 3 and verifier_seconds 1, the loop took 1 second.
     """
 
     key: EpisodeKey
@@ -253,6 +279,9 @@ class SideBranch:
 
     The first `num_prefix_turns` turns are context: those that it shares with an earlier branch, in
     which their replies are trained on. expert_TLK: of all its tokens, as in `Trajectory`.
+
+    If the agent went on from its first turn once more, the longest conversation has the turns a, b
+    and c, and the side branch has (a, d) and `num_prefix_turns` 1. Sampled are a, b, c and d.
     """
 
     turns: tuple[Turn, ...]
@@ -278,6 +307,9 @@ class Trajectory:
     mask_Iw: the distinct sampling masks that replies of all conversations were held to, at most
     MAX_MASKS, as int32 bit fields: bit v % 32 of word v // 32 says whether token v was allowed.
     None if no reply was held to a schema.
+
+    Of two turns, which read 2 and 1 tokens and wrote 2 and 1, `num_tokens` is 6. Without a prefix,
+    `num_policy_tokens` is 3; with the first turn as the prefix it is 1.
     """
 
     episode: Episode
@@ -291,7 +323,7 @@ class Trajectory:
 
     @property
     def num_tokens(self) -> int:
-        """Of the longest conversation."""
+        """The number of tokens of the longest conversation."""
         return sum(len(t.prompt_ids) + len(t.action_ids) for t in self.turns)
 
     @property
@@ -313,27 +345,34 @@ class Trajectory:
 class Batch:
     """Packed rows of fixed shape; several trajectories may share a row.
 
-    tokens_BT int32; segment_BT int32, 1.. per trajectory in its row, 0 = padding;
-    position_BT int32, position within the trajectory;
-    chunk_BT int32, id within the row of the sampled chunk that contains the token, -1 outside every
-    sampled chunk (observations, prefix turns, padding);
-    group_BT, member_BT int32, index of the trajectory's group within the step, and of the
-    trajectory within its group; -1 on padding.
+    segment_BT: 1.. per trajectory in its row, 0 on padding. position_BT: within the trajectory.
+    chunk_BT: id within the row of the sampled chunk that contains the token, -1 outside every
+    sampled chunk (observations, prefix turns, padding).
+    group_BT, member_BT: index of the trajectory's group within the step, and of the trajectory
+    within its group; -1 on padding.
 
-    On tokens in sampled chunks, 0 elsewhere:
-    logp_mu_BT, logp_old_BT float32 and version_BT int32, as in `Turn`;
-    advantage_BT float32;
-    reward_BT float32, the chunk's own reward, on the chunk's last token only.
-    On tokens in prefix turns, 0 elsewhere: imitate_BT float32, the weight of log pi(t) in the
-    imitation term.
+    On tokens in sampled chunks, 0 elsewhere: logp_mu_BT, logp_old_BT and version_BT, as in `Turn`;
+    advantage_BT; reward_BT, the chunk's own reward, on the chunk's last token only.
+    On tokens in prefix turns, 0 elsewhere: imitate_BT, the weight of log pi(t) in the imitation
+    term.
 
     None if not needed:
-    logp_ref_BT, logp_prox_BT float32, log-probabilities under the reference policy and under the
-    weights at the start of the step; entropy_BT float32, factor on each token's entropy bonus
-    (None: 1);
-    expert_BTLK int16, for router replay: as in `Trajectory`, -1 also for padding.
-    mask_id_BT int16, mask_BIw int32, as in `Turn` and `Trajectory`: of each token the number of one
-    of its row's MAX_MASKS sampling masks, FREE outside of sampled chunks.
+    logp_ref_BT, logp_prox_BT: log-probabilities under the reference policy and under the weights at
+    the start of the step. entropy_BT: factor on each token's entropy bonus (None: 1).
+    expert_BTLK: for router replay, as in `Trajectory`, -1 also for padding.
+    mask_id_BT, mask_BIw: as in `Turn` and `Trajectory`, of each token the number of one of its
+    row's MAX_MASKS sampling masks, FREE outside of sampled chunks.
+
+    A row of nine tokens, with a trajectory of two chunks whose outcome is 1, and one of one chunk,
+    which failed. Their advantages are 1/2 and -1/2:
+
+        tokens_BT      5    8    3    1    6    2    5    3    0
+        segment_BT     1    1    1    1    1    1    2    2    0
+        position_BT    0    1    2    3    4    5    0    1    0
+        chunk_BT      -1   -1    0    0   -1    1   -1    2   -1
+        member_BT      0    0    0    0    0    0    1    1   -1
+        advantage_BT   0    0   .5   .5    0   .5    0  -.5    0
+        reward_BT      0    0    0    0    0    1    0    0    0
     """
 
     tokens_BT: NDArray[np.int32]

@@ -1,6 +1,6 @@
 """What the docstrings of the core say: who does what, and examples that hold.
 
-The core is the mathematics. Each rule is a
+The core is the mathematics and the data that flows. Each rule is a
 function from a syntax tree to its breaches, and is held against a module that breaks it.
 """
 
@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 import ale_jax.algo
+import ale_jax.data
 
-PACKAGES = (ale_jax.algo,)
+PACKAGES = (ale_jax.algo, ale_jax.data)
 MODULES = sorted(
-    f"{p.__name__}.{m.name}" for p in PACKAGES for m in pkgutil.iter_modules(p.__path__)
+    [f"{p.__name__}.{m.name}" for p in PACKAGES for m in pkgutil.iter_modules(p.__path__)]
+    + ["ale_jax.files", "ale_jax.records"]
 )
 # A value says what it is, and an overload has the words of what it overloads.
 EXEMPT = {"property", "cached_property", "overload"}

@@ -33,6 +33,14 @@ class Curriculum:
 
     window: number of outcomes kept per (task, start). memory: number of versions after which an
     outcome is no longer counted, because the policy has changed.
+
+    With a memory of two versions, an outcome of version 1 does not count at version 3:
+
+        >>> curriculum, task = Curriculum(window=8, memory=2), Task("files", seed=7, split="train")
+        >>> curriculum.record(task, start=2, version=1, successes=[True])
+        >>> curriculum.record(task, start=2, version=3, successes=[True, False])
+        >>> curriculum.counts(task, start=2, version=3)
+        (1, 2)
     """
 
     def __init__(self, window: int, memory: int):
@@ -40,9 +48,11 @@ class Curriculum:
         self._tasks: dict[Task, _TaskOutcomes] = {}
 
     def start(self, task: Task) -> int:
+        """Returns the start that `task` practises; 0 before it was moved."""
         return self._of_task(task).start
 
     def move(self, task: Task, start: int) -> None:
+        """Lets `task` practise another start, which counts from 0."""
         assert start >= 0, start
         self._of_task(task).start = start
 
@@ -67,9 +77,11 @@ class Curriculum:
             del outcomes[start]
 
     def tasks(self) -> list[Task]:
+        """Returns the tasks that have a start or outcomes, in the order in which they came."""
         return list(self._tasks)
 
     def to_json(self) -> list[dict[str, Any]]:
+        """Returns the state for a checkpoint, as `load` takes it."""
         return [
             {
                 "task": dataclasses.asdict(task),
@@ -101,6 +113,13 @@ class FamilyRates:
     alike, so what one of them shows holds for the others.
 
     window: about how many of the latest outcomes an estimate uses; older ones fade.
+
+    Two of three episodes with two chunks left succeeded. The rate counts one more of either kind:
+
+        >>> rates = FamilyRates(window=64)
+        >>> rates.record("files", left=2, successes=[True, True, False])
+        >>> rates.rate("files", left=2), rates.rate("files", left=3), rates.rate("files", left=0)
+        (0.6, 0.5, 1.0)
     """
 
     def __init__(self, window: int):
@@ -128,6 +147,7 @@ class FamilyRates:
         return [(left, self.rate(family, left)) for left, (_, n) in counts.items() if n >= ENOUGH]
 
     def families(self) -> list[str]:
+        """Returns the families that have outcomes."""
         return list(self._counts)
 
     def draw(self, family: str, num_chunks: int, rng: np.random.Generator) -> int:
@@ -146,6 +166,7 @@ class FamilyRates:
         return 1 + int(rng.choice(num_chunks - 1, p=weights / weights.sum()))
 
     def to_json(self) -> list[list[Any]]:
+        """Returns the state for a checkpoint, as `load` takes it."""
         return [
             [family, [[left, *counts] for left, counts in by_left.items()]]
             for family, by_left in self._counts.items()

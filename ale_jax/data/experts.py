@@ -31,7 +31,7 @@ class Expert:
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> Expert:
-        """From a successful trajectory."""
+        """Makes an expert from a successful trajectory (`is_success`)."""
         episode = trajectory.episode
         assert episode.reward is not None, episode
         turns = tuple(
@@ -45,14 +45,19 @@ class Expert:
         return sum(len(t.prompt_ids) + len(t.action_ids) for t in self.turns)
 
     def shared_turns(self, other: Expert) -> int:
-        """Number of first actions that both have in common; after them both are in one state."""
+        """Counts the first actions that both experts have in common; after them both are in one
+        state."""
         pairs = zip(self.turns, other.turns)
         differ = (i for i, (a, b) in enumerate(pairs) if a.action_text != b.action_text)
         return next(differ, min(len(self.turns), len(other.turns)))
 
 
 def assign(key: EpisodeKey, expert: Expert | None) -> RolloutRequest:
-    """The request for `key`, which starts after the expert's first `key.num_prefix_turns` turns."""
+    """Returns the request for `key`, which starts after the expert's first `key.num_prefix_turns`
+    turns.
+
+    expert: that of the key's task; None is enough for an episode that starts at the beginning.
+    """
     if key.num_prefix_turns == 0:
         return RolloutRequest(key)
     assert expert is not None and key.task == expert.task, key
@@ -65,7 +70,8 @@ def assign(key: EpisodeKey, expert: Expert | None) -> RolloutRequest:
 
 
 def is_success(trajectory: Trajectory) -> bool:
-    """Whether it can become an expert: the agent ended it, and its reward is positive."""
+    """Tells whether a trajectory can become an expert: the agent ended it, and its reward is
+    positive."""
     episode = trajectory.episode
     is_rewarded = episode.reward is not None and episode.reward > 0
     return episode.status == Status.FINISHED and is_rewarded and bool(trajectory.turns)
@@ -77,6 +83,16 @@ class ExpertStore:
     A candidate replaces the stored expert if it has fewer chunks, because these are fewer chances
     to go wrong. At equal length the newer of the two is kept: it is closer to what the policy does
     now, so the expert is refreshed as the policy changes. There is at most one expert per task.
+
+    An expert of three chunks is replaced by one of two, whatever their versions, and that one by
+    another of two chunks only if this is newer:
+
+        >>> def expert(chunks, version):
+        ...     turns = (text_turn([1], [2], action_text=str(version)),) * chunks
+        ...     return Expert(Task("files", seed=7, split="train"), turns, version, reward=1.0)
+        >>> store = ExpertStore([expert(3, version=5)])
+        >>> store.wants(expert(2, version=4)), store.wants(expert(3, version=4))
+        (True, False)
     """
 
     def __init__(self, experts: Iterable[Expert] = ()):
@@ -86,13 +102,15 @@ class ExpertStore:
         return len(self._experts)
 
     def copy(self) -> ExpertStore:
+        """Returns another store of the same experts, which changes by itself."""
         return ExpertStore(self._experts.values())
 
     def get(self, task: Task) -> Expert | None:
+        """Returns the task's expert; None if it has none."""
         return self._experts.get(task)
 
     def wants(self, candidate: Expert) -> bool:
-        """Whether the candidate should be stored, and is not stored already."""
+        """Tells whether the candidate should be stored, and is not stored already."""
         held = self._experts.get(candidate.task)
         if held is None:
             return True
@@ -103,6 +121,7 @@ class ExpertStore:
         )
 
     def put(self, expert: Expert) -> None:
+        """Stores the expert of its task, in place of the one before."""
         self._experts[expert.task] = expert
 
     def drop(self, expert: Expert) -> bool:
@@ -120,8 +139,8 @@ class ExpertStore:
         )
 
     def best_of(self, trajectories: Iterable[Trajectory]) -> list[Expert]:
-        """The wanted candidates among the trajectories, at most one per task: the one with the
-        fewest chunks, then the newest, then the first."""
+        """Returns the wanted candidates among the trajectories, at most one per task: the one with
+        the fewest chunks, then the newest, then the first."""
         best: dict[Task, Expert] = {}
         for candidate in map(Expert.of, filter(is_success, trajectories)):
             rival = best.get(candidate.task)
@@ -130,10 +149,12 @@ class ExpertStore:
         return [candidate for candidate in best.values() if self.wants(candidate)]
 
     def to_json(self) -> list[dict[str, Any]]:
+        """Returns the state for a checkpoint, as `from_json` takes it."""
         return [expert_to_json(expert) for expert in self._experts.values()]
 
     @classmethod
     def from_json(cls, values: Sequence[Mapping[str, Any]]) -> ExpertStore:
+        """Restores a store from what `to_json` returned."""
         return cls(map(expert_from_json, values))
 
 
@@ -142,6 +163,7 @@ def _rank(expert: Expert) -> tuple[int, int]:
 
 
 def expert_to_json(expert: Expert) -> dict[str, Any]:
+    """Returns an expert's task, version, reward and turns as plain JSON."""
     return {
         "task": dataclasses.asdict(expert.task),
         "version": expert.version,
@@ -154,5 +176,6 @@ def expert_to_json(expert: Expert) -> dict[str, Any]:
 
 
 def expert_from_json(values: Mapping[str, Any]) -> Expert:
+    """Restores an expert from what `expert_to_json` returned."""
     turns = tuple(text_turn(*turn) for turn in values["turns"])
     return Expert(Task(**values["task"]), turns, values["version"], values["reward"])

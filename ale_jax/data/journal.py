@@ -75,8 +75,8 @@ class Journal:
             self._segment.groups.add(trajectory.episode.key.group)
 
     def begin_segment(self, is_open: Callable[[int], bool]) -> None:
-        """To be called before a checkpoint is begun. Deletes the segments that were found, and
-        those whose groups are all closed.
+        """Begins a new segment, and deletes those that were found and those whose groups are all
+        closed. It is called before a checkpoint is begun.
 
         is_open: whether a run that is resumed from the newest durable checkpoint would still play
         a group. The checkpoint that is being begun does not count: until it is durable, the run
@@ -92,7 +92,7 @@ class Journal:
             self._open()
 
     def recall(self, versions: range, is_open: Callable[[int], bool]) -> Recall:
-        """What a resumed run can use of the segments that were found.
+        """Returns what a resumed run can use of the segments that were found.
 
         versions: of the weights that may have sampled a token, up to the restored version.
         """
@@ -123,6 +123,7 @@ class Journal:
                 self._record("journal_damaged", detail, unused_bytes=unused)
 
     def close(self) -> None:
+        """Closes the file of the newest segment."""
         self._file.close()
 
     def __enter__(self) -> Journal:
@@ -146,7 +147,12 @@ class Recall:
         self._entries: dict[EpisodeKey, Trajectory] = {t.episode.key: t for t in trajectories}
 
     def take(self, requests: Sequence[RolloutRequest], gate: StalenessGate) -> list[Trajectory]:
-        """The results of those requests of a group that need not be played."""
+        """Returns the results of those requests of a group that need not be played, each of them
+        once.
+
+        A request is answered if the trajectory begins with its very prefix turns, and is fresh
+        enough for the gate's version, which is still the restored one.
+        """
         if gate.version != self._version:
             self._entries.clear()
         found = ((each, self._entries.pop(each.key, None)) for each in requests)

@@ -14,12 +14,17 @@ T = TypeVar("T")
 
 @functools.cache
 def mixing_order(ratios: tuple[int, ...]) -> tuple[int, ...]:
-    """The domain at each position; the order repeats after sum(ratios).
+    """Returns the domain at each position; the order repeats after sum(ratios).
 
     In every prefix of n samples, each domain's count differs from its share n * ratio / sum by
     less than 1. Sample j (from 0) of a domain is released when the domain's share reaches j, and is
     due before the share exceeds j + 1. Of the released samples, the one with the earliest deadline
     is next. As each needs one position, all deadlines are met (Baruah et al. 1996).
+
+        >>> mixing_order((2, 1))
+        (0, 0, 1)
+        >>> mixing_order((1, 1))
+        (0, 1)
     """
     total = sum(ratios)
     counts, order = [0] * len(ratios), []
@@ -33,7 +38,11 @@ def mixing_order(ratios: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def place(position: int, ratios: tuple[int, ...]) -> tuple[int, int]:
-    """The domain at `position`, and the index of the sample within that domain, from 0."""
+    """Returns the domain at `position`, and the index of the sample within that domain, from 0.
+
+    >>> [place(position, (2, 1)) for position in range(6)]
+    [(0, 0), (0, 1), (1, 0), (0, 2), (0, 3), (1, 1)]
+    """
     order = mixing_order(ratios)
     rounds, rest = divmod(position, len(order))
     domain = order[rest]
@@ -41,7 +50,13 @@ def place(position: int, ratios: tuple[int, ...]) -> tuple[int, int]:
 
 
 def mix(pools: Sequence[Sequence[T]], ratios: tuple[int, ...], seed: int) -> Iterator[T]:
-    """Endless; pool d has ratio d. Each pass through a pool has a new random order."""
+    """Yields samples without end, from pool d in the ratio d. Each pass through a pool has a new
+    random order.
+
+        >>> mixed = mix(["a", "b"], (2, 1), seed=0)
+        >>> [next(mixed) for _ in range(6)]
+        ['a', 'a', 'b', 'a', 'a', 'b']
+    """
     assert len(pools) == len(ratios) and all(pools), [len(pool) for pool in pools]
 
     @functools.lru_cache(maxsize=2 * len(pools))

@@ -33,6 +33,13 @@ class Sample:
     imitate_P: float32, one per prefix turn, the weight of its tokens in the imitation term; None:
     0.
     group, member: as in `Batch`. expert_TLK, for all its tokens, and mask_Iw: as in `Trajectory`.
+
+    Of three turns the first one was given, and the others are chunks with the advantages 1/2 and 1:
+
+        turns         given     first    second
+        advantage_C             0.5      1.0       num_prefix_turns 1, num_chunks 2
+        reward_C                0.0      1.0
+        imitate_P     0.25
     """
 
     turns: tuple[Turn, ...]
@@ -55,7 +62,8 @@ class Sample:
 
     @classmethod
     def of(cls, trajectory: Trajectory, advantage_C: np.ndarray, **more: Any) -> Sample:
-        """more: the other fields of the sample."""
+        """Makes a sample of a trajectory's longest conversation. more: the other fields of the
+        sample."""
         return cls(
             turns=trajectory.turns,
             advantage_C=advantage_C,
@@ -89,7 +97,13 @@ class Sample:
 
 
 def demonstration(exchanges: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Sample:
-    """A transcript to imitate: pairs of prompt ids and assistant ids; the latter are learned."""
+    """Makes a transcript to imitate from pairs of prompt ids and assistant ids; the latter are
+    learned.
+
+        >>> sample = demonstration([([5, 8], [3, 1]), ([6], [2])])
+        >>> sample.num_tokens, sample.num_chunks, sample.advantage_C.tolist()
+        (6, 2, [1.0, 1.0])
+    """
     turns = tuple(text_turn(prompt, action) for prompt, action in exchanges)
     return Sample(turns, np.ones(len(turns), np.float32))
 
@@ -100,7 +114,7 @@ def text_turn(
     prompt_text: str = "",
     action_text: str = "",
 ) -> Turn:
-    """A turn that was not sampled in the run: its log-probabilities are 0, its versions -1."""
+    """Makes a turn that was not sampled in the run: log-probabilities are 0, versions -1."""
     zeros = np.zeros(len(action_ids), np.float32)
     return Turn(
         prompt_ids=np.asarray(prompt_ids, np.int32),
@@ -119,6 +133,17 @@ def pack(samples: Sequence[Sample], shape: Shape) -> tuple[Batch, list[Sample]]:
     Deterministic: the same samples in the same order give the same batch; the samples left over
     keep their order. Samples are not split between rows. A sample without turns has nothing to
     learn from and takes no space. ValueError for a sample that does not fit an empty row.
+
+    Two transcripts in one row of nine tokens:
+
+        >>> samples = [demonstration([([5], [3])]), demonstration([([5, 8], [3, 1]), ([6], [2])])]
+        >>> batch, leftover = pack(samples, Shape(1, 9, 4))
+        >>> for array_BT in (batch.tokens_BT, batch.segment_BT, batch.position_BT, batch.chunk_BT):
+        ...     print(*(f"{x:2}" for x in array_BT[0]))
+         5  8  3  1  6  2  5  3  0
+         1  1  1  1  1  1  2  2  0
+         0  1  2  3  4  5  0  1  0
+        -1 -1  0  0 -1  1 -1  2 -1
     """
     rows, leftover = _assign_rows(samples, shape)
     batch = _empty_batch(shape, samples)
@@ -129,7 +154,12 @@ def pack(samples: Sequence[Sample], shape: Shape) -> tuple[Batch, list[Sample]]:
 
 
 def pack_all(samples: Sequence[Sample], shape: Shape) -> list[Batch]:
-    """As many batches of this shape as all samples need: the microbatches of a step."""
+    """Fills as many batches of this shape as all samples need: the microbatches of a step.
+
+    >>> samples = [demonstration([([5], [3, 1])])] * 3
+    >>> len(pack_all(samples, Shape(1, 6, 2)))
+    2
+    """
     batches = []
     leftover = [s for s in samples if s.turns]
     while leftover:
@@ -304,4 +334,5 @@ def _fill_masks(batch: Batch, b: int, row: _Row) -> None:
 
 
 def turn_tokens(turn: Turn) -> int:
+    """Counts the tokens of a turn, those that were read and those that were written."""
     return len(turn.prompt_ids) + len(turn.action_ids)

@@ -20,6 +20,15 @@ class Group:
 
     admission: None if the group did not come through a gate. is_reused: whether an earlier step was
     trained on it.
+
+    Of three members the last one's sandbox was lost:
+
+        member   status          reward   start_version
+        0        finished        1.0      4
+        1        turn_limit      0.0      3
+        2        sandbox_lost    None     2
+
+    `valid` has the first two, `start_version` is 3, and the outcomes 1 and 0 differ: `has_signal`.
     """
 
     index: int
@@ -53,7 +62,7 @@ class DroppedGroup:
 
 
 def _ignore(dropped: DroppedGroup) -> None:
-    """For those who do not ask."""
+    """Takes no notice, for those who do not ask for dropped groups."""
 
 
 class ReplayBuffer:
@@ -152,7 +161,8 @@ class ReplayBuffer:
         self._gate.drop(index, reason)
 
     def take(self, timeout: float = 0.0) -> list[Group]:
-        """The groups of one step: those with the lowest index that are fresh at the gate's version.
+        """Returns the groups of one step: those with the lowest index that are fresh at the gate's
+        version.
 
         Waits up to `timeout` seconds for them, or with `fill` for all groups that may be admitted;
         [] if they did not come. Call it when the step begins and not earlier, because ages are
@@ -169,8 +179,8 @@ class ReplayBuffer:
         return enough and (not self._fill or self._gate.is_played_out())
 
     def held(self) -> list[Trajectory]:
-        """All trajectories in the buffer, including incomplete groups, in the order of groups and
-        members. They stay in it."""
+        """Returns all trajectories in the buffer, including incomplete groups, in the order of
+        groups and members. They stay in it."""
         with self._changed:
             whole = [t for group in self._whole.values() for t in group.members]
             partial = [t for members in self._partial.values() for t in members.values()]
@@ -178,7 +188,8 @@ class ReplayBuffer:
         return sorted(whole + partial, key=lambda t: (t.episode.key.group, t.episode.key.member))
 
     def whole(self) -> list[int]:
-        """Indices of the complete groups, which wait for their first use or another one."""
+        """Returns the indices of the complete groups, which wait for their first use or another
+        one."""
         with self._changed:
             return list(self._whole)
 

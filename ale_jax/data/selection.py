@@ -16,8 +16,10 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Move:
-    """Where a segment was and where it goes: (batch, row, tokens). number: of the segment in its
-    new row, from 1."""
+    """Where a segment was and where it goes, each as (batch, row, tokens).
+
+    number: of the segment in its new row, from 1.
+    """
 
     old: tuple[int, int, slice[int, int]]
     new: tuple[int, int, slice[int, int]]
@@ -26,7 +28,10 @@ class Move:
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """moves: one per chosen segment. batches: how many they fill, of `shape` (rows, tokens)."""
+    """The segments that were chosen, and how they are repacked.
+
+    moves: one per chosen segment. batches: how many they fill, of `shape` (rows, tokens).
+    """
 
     moves: tuple[Move, ...]
     batches: int
@@ -42,7 +47,7 @@ class Selection:
         return taken
 
     def segments(self) -> list[np.ndarray]:
-        """segment_BT of the new batches: 1.. in each row, 0 for padding."""
+        """Returns segment_BT of the new batches: 1.. in each row, 0 for padding."""
         numbers = [np.zeros(self.shape, np.int32) for _ in range(self.batches)]
         for move in self.moves:
             z, b, new = move.new
@@ -52,7 +57,8 @@ class Selection:
     def put_back(
         self, taken: Sequence[np.ndarray], arrays: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
-        """`arrays` of the old batches, with the chosen segments replaced by those in `taken`."""
+        """Returns copies of `arrays`, of the old batches, in which the chosen segments are those of
+        `taken`."""
         arrays = [array.copy() for array in arrays]
         for move in self.moves:
             (z, b, old), (new_z, new_b, new) = move.old, move.new
@@ -69,6 +75,17 @@ def select_segments(
     segments: segment_BT of each batch, as in `Batch`. wanted: bool [B, T] of each batch. Longer
     segments are placed first, in the first row with room, as `packing.pack` does. Each fits a row,
     because it came from a row.
+
+    Of two batches of one row each, the second segment of the first and the first of the second are
+    wanted, and fit one row. The longer one is placed first:
+
+        >>> segments = [np.array([[1, 1, 1, 2]]), np.array([[1, 1, 2, 0]])]
+        >>> wanted = [np.array([[0, 0, 0, 1]]) > 0, np.array([[1, 0, 0, 0]]) > 0]
+        >>> chosen = select_segments(segments, wanted)
+        >>> chosen.batches, chosen.segments()[0].tolist()
+        (1, [[1, 1, 2, 0]])
+        >>> chosen.take([np.array([[10, 11, 12, 13]]), np.array([[20, 21, 22, 0]])])[0].tolist()
+        [[20, 21, 13, 0]]
     """
     rows, tokens = segments[0].shape if segments else (0, 0)
     most = tokens if per_row is None else per_row
@@ -108,8 +125,10 @@ _WORD = re.compile(r"[^\s\"'{}:,<>]+")
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """What was written in one turn, what came back, and whether the runtime recorded an error: no
-    valid call, an exit code other than 0, or a timeout."""
+    """What was written in one turn, what came back, and whether the runtime recorded an error.
+
+    An error is no valid call, an exit code other than 0, or a timeout.
+    """
 
     action: str
     observation: str
@@ -117,16 +136,23 @@ class Chunk:
 
 
 def error_mask(chunks: Sequence[Chunk]) -> np.ndarray:
-    """m_err [C], bool: False where the turn's call met an error."""
+    """Returns m_err, bool [C]: False where the turn's call met an error."""
     return np.array([not chunk.failed for chunk in chunks], bool)
 
 
 def relevance_mask(chunks: Sequence[Chunk]) -> np.ndarray:
-    """m_task [C], bool: False for a turn that nearly repeats an earlier one, with the same answer.
+    """Returns m_task, bool [C]: False for a turn that nearly repeats an earlier one, with the same
+    answer.
 
     Nearly: the same words in the same order, ignoring white space, quotes and options (words that
     begin with "-"). The answers must be identical, because a repeated command that answers
     differently has done something.
+
+    The second call repeats the first one, and the third one sees what has changed:
+
+        >>> calls = [("ls -l", "a.txt"), ("ls", "a.txt"), ("ls", "a.txt b.txt")]
+        >>> relevance_mask([Chunk(call, answer, failed=False) for call, answer in calls]).tolist()
+        [True, False, True]
     """
     seen: set[tuple[tuple[str, ...], str]] = set()
     mask = []

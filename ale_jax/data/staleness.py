@@ -27,7 +27,7 @@ import threading
 
 
 def age(now: int, start_version: int) -> int:
-    """How many versions ago something started."""
+    """Counts the versions since something started."""
     return now - start_version
 
 
@@ -53,7 +53,7 @@ class Admission:
 
 
 class StalenessGate:
-    """Counts permits. Every admitted group ends exactly once: trained, or dropped.
+    """The permits of a run. Every admitted group ends exactly once: trained, or dropped.
 
     A group is identified by its index. in flight -complete-> waiting -train-> trained; `drop` is
     allowed from in flight and waiting. With reuse, a trained group is kept until `train` has used
@@ -62,6 +62,17 @@ class StalenessGate:
 
     alpha: staleness in versions, rounded down to a multiple of 1/P. groups_per_step: P.
     version: of the weights being served; a resumed run has used P groups for each version.
+
+    With steps of two groups and alpha 1/2, the rollouts may be one group ahead:
+
+        >>> gate = StalenessGate(alpha=0.5, groups_per_step=2)
+        >>> [gate.admit(group) for group in range(4)]
+        [True, True, True, False]
+        >>> gate.publish(version=1)  # two permits more
+        >>> [gate.admit(group) for group in range(3, 6)]
+        [True, True, False]
+        >>> gate.counts()["in_flight"], gate.accepted, gate.capacity
+        (5, 5, 5)
     """
 
     def __init__(self, alpha: float, groups_per_step: int, version: int = 0, max_uses: int = 1):
@@ -93,8 +104,8 @@ class StalenessGate:
 
     @property
     def accepted(self) -> int:
-        """In flight + waiting + trained; with reuse, their uses: those that were made, and those
-        that may be."""
+        """The number of groups in flight, waiting and trained; with reuse, of their uses: those
+        that were made, and those that may be."""
         with self._changed:
             return self._accepted()
 
@@ -111,7 +122,8 @@ class StalenessGate:
 
     @property
     def max_age(self) -> int:
-        """No older group is trained on: ceil(headroom / P), which is alpha if alpha is whole."""
+        """The age up to which groups are trained on: ceil(headroom / P), which is alpha if alpha is
+        whole."""
         return -(-self.headroom // self.groups_per_step)
 
     @property
@@ -120,7 +132,7 @@ class StalenessGate:
         return self.headroom - (self.max_age - 1) * self.groups_per_step
 
     def too_old(self, start_version: int) -> bool:
-        """True if a group of this start is too old to be trained on."""
+        """Tells whether a group of this start is too old to be trained on."""
         return age(self._version, start_version) > self.max_age
 
     def admit(self, group: int, timeout: float = 0.0) -> bool:
@@ -135,29 +147,30 @@ class StalenessGate:
             return True
 
     def has_permit(self) -> bool:
-        """True while `admit` would succeed at once."""
+        """Tells whether `admit` would succeed at once."""
         with self._changed:
             return self._has_permit()
 
     def is_played_out(self) -> bool:
-        """True while no permit is left and nothing is in flight: rollouts can run no further."""
+        """Tells whether no permit is left and nothing is in flight, so that rollouts can run no
+        further."""
         with self._changed:
             return not (self._in_flight or self._has_permit())
 
     def in_flight(self, group: int) -> bool:
-        """True from `admit` until all members are back."""
+        """Tells whether `group` is being played: from `admit` until all members are back."""
         with self._changed:
             return group in self._in_flight
 
     def complete(self, group: int) -> Admission:
-        """All members are back. The group keeps its permit and waits for its use."""
+        """Moves a group whose members are all back to those that wait. It keeps its permit."""
         with self._changed:
             assert group in self._in_flight, f"group {group} is not in flight"
             self._waiting[group] = self._in_flight.pop(group)
             return self._waiting[group]
 
     def train(self, group: int) -> None:
-        """The group is used. Its permit is not returned; `publish` brings new permits."""
+        """Counts a use of the group. Its permit is not returned; `publish` brings new permits."""
         with self._changed:
             assert group in self._waiting or group in self._kept, f"group {group} is not waiting"
             self._trained += self._waiting.pop(group, None) is not None
@@ -166,14 +179,14 @@ class StalenessGate:
                 self._kept[group] = left
 
     def release(self, group: int) -> None:
-        """A kept group is not used again."""
+        """Ends a kept group, which is not used again."""
         with self._changed:
             assert group in self._kept, f"group {group} is not kept"
             del self._kept[group]
             self._changed.notify_all()
 
     def drop(self, group: int, reason: Drop) -> None:
-        """The group is removed without being trained on, and its permit is returned."""
+        """Removes a group that is not trained on, and returns its permit."""
         with self._changed:
             home = self._in_flight if group in self._in_flight else self._waiting
             assert group in home, f"group {group} is neither in flight nor waiting"
@@ -189,7 +202,7 @@ class StalenessGate:
             self._changed.notify_all()
 
     def outstanding(self) -> list[int]:
-        """Indices of the groups in flight and waiting, ascending.
+        """Returns the indices of the groups in flight and waiting, ascending.
 
         A checkpoint stores them: a resumed run admits these first, so that no task is skipped and
         none is trained on twice. In a synchronous run it is empty between two steps.
@@ -198,7 +211,7 @@ class StalenessGate:
             return sorted(self._in_flight.keys() | self._waiting)
 
     def counts(self) -> dict[str, int]:
-        """For the metrics: groups in flight, waiting, trained, and dropped by reason."""
+        """Counts the groups in flight, waiting, trained, and dropped by reason, for the metrics."""
         with self._changed:
             dropped = {f"dropped_{reason}": self._dropped[reason] for reason in Drop}
             return {

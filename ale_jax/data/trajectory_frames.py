@@ -61,7 +61,7 @@ class DamagedFrame(ValueError):
 
 
 def encode_frame(trajectory: Trajectory) -> bytes | None:
-    """The trajectory as one frame; None if it is larger than `read_frames` accepts."""
+    """Returns the trajectory as one frame; None if it is larger than `read_frames` accepts."""
     branches = trajectory.branches
     arrays = [array for branch in branches for array in _arrays_of(branch)]
     if trajectory.mask_Iw is not None:
@@ -111,8 +111,13 @@ def _turn_fields(turn: Turn) -> list[Any]:
 
 
 def read_frames(file: IO[bytes]) -> Iterator[Trajectory]:
-    """The trajectories of a file that was only appended to. A last frame that was cut off, because
-    the writer was killed, ends the reading. DamagedFrame at any other damage."""
+    """Yields the trajectories of a file that was only appended to.
+
+    A last frame that was cut off, because the writer was killed, ends the reading.
+
+    Raises:
+      DamagedFrame: anything else is not as it was written.
+    """
     size = _PREFIX.size + _CRC.size
     while len(start := file.read(size)) == size:
         prefix, (crc,) = start[: _PREFIX.size], _CRC.unpack(start[_PREFIX.size :])
