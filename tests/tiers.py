@@ -10,6 +10,7 @@ process or asks Docker fails: it would make `make check` slow, or fail where a r
 
 from __future__ import annotations
 
+import platform
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -45,6 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    platform.processor()  # runs `uname -p`, once in a process, in whichever test asks for it first
     config.stash[STARTED] = Starts()
 
 
