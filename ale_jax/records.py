@@ -212,7 +212,6 @@ class Prefix:
     i.e. the instruction, then the observation after each action. The last observation is missing if
     the last action ends the episode.
 
-
         >>> Prefix(seen=("list the files", "a.txt"), actions=("ls",)).ends
         False
         >>> Prefix(seen=("list the files",), actions=("finish",)).ends

@@ -1,22 +1,26 @@
 """What the docstrings of the core say: who does what, and examples that hold.
 
-The core is the mathematics and the data that flows. Each rule is a
+The core is the mathematics, the data that flows, the learner and the config. Each rule is a
 function from a syntax tree to its breaches, and is held against a module that breaks it.
 """
 
 import ast
 import doctest
 import importlib
+import importlib.util
 import pkgutil
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import ale_jax.algo
+import ale_jax.config
 import ale_jax.data
+import ale_jax.learn
 
-PACKAGES = (ale_jax.algo, ale_jax.data)
+PACKAGES = (ale_jax.algo, ale_jax.config, ale_jax.data, ale_jax.learn)
 MODULES = sorted(
     [f"{p.__name__}.{m.name}" for p in PACKAGES for m in pkgutil.iter_modules(p.__path__)]
     + ["ale_jax.files", "ale_jax.records"]
@@ -50,7 +54,7 @@ def without_verb(module: ast.Module) -> list[str]:
         for name, each in public(module)
         if not isinstance(each, ast.ClassDef)
         and (words := (ast.get_docstring(each) or "").split())
-        and not (words[0].istitle() and words[0].isalpha() and words[0].endswith("s"))
+        and not re.fullmatch("[A-Z][a-z]+s,?", words[0])
     ]
 
 

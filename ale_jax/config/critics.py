@@ -98,7 +98,7 @@ class CriticsHypers(Settings):
                 )
 
     def check_group(self, group_size: int) -> None:
-        """ValueError unless a prompt's responses can be divided evenly among the critics."""
+        """Raises ValueError unless a prompt's responses can be divided evenly among the critics."""
         if self.count and group_size % self.count:
             raise ValueError(
                 f"rl.group_size {group_size} cannot be divided evenly among {self.count} critics: "

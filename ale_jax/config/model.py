@@ -101,6 +101,7 @@ class ModelConfig(Settings):
             )
 
     def policy_shape(self, vocab_size: int) -> PolicyShape:
+        """Returns the shape of the policy whose tokenizer has `vocab_size` tokens."""
         return PolicyShape(vocab_size=vocab_size, **dataclasses.asdict(self))
 
     @property
@@ -112,6 +113,7 @@ class ModelConfig(Settings):
         return sum(map(self.has_experts, range(self.num_layers)))
 
     def has_experts(self, layer: int) -> bool:
+        """Tells whether a layer, counted from 0, is a mixture of experts."""
         return self.num_experts > 0 and layer not in self.dense_layers
 
 

@@ -81,7 +81,11 @@ class CheckpointConfig(Settings):
     )
 
     def is_due(self, step: int, last: int) -> bool:
-        """last: the run's last step."""
+        """Tells whether a step is saved. last: the run's last step.
+
+        >>> [step for step in range(1, 8) if CheckpointConfig(every=3).is_due(step, last=7)]
+        [3, 6, 7]
+        """
         return step % self.every == 0 or step == last
 
 
@@ -139,10 +143,11 @@ class RunConfig(Settings):
         return (*self.worlds.train_families, *self.worlds.held_out_families, *demonstrated)
 
     def policy_shape(self, tokenizer_size: int) -> PolicyShape:
-        """tokenizer_size: number of tokens that the tokenizer has."""
+        """Returns the policy's shape. tokenizer_size: number of tokens that the tokenizer has."""
         return self.model.policy_shape(
             self.tokenizer.vocab_size if self.weights else tokenizer_size
         )
 
     def to_json(self) -> dict[str, Any]:
+        """Returns the config as config.json holds it."""
         return dataclasses.asdict(self)

@@ -51,7 +51,8 @@ class Facts:
         return f"{rule}: {self.remedy}" if self.remedy else rule
 
     def admits(self, number: float) -> bool:
-        """Whether a number is within the bounds. nan is not, for every comparison with it fails."""
+        """Tells whether a number is within the bounds. nan is not, for every comparison with it
+        fails."""
         return (
             number == number
             and abs(number) != math.inf
@@ -63,18 +64,18 @@ class Facts:
 
 
 def setting(default: T, meaning: str, **facts: Any) -> T:
-    """A field of a `Settings` class. facts: the other fields of `Facts`."""
+    """Declares a field of a `Settings` class. facts: the other fields of `Facts`."""
     metadata = {FACTS: Facts(meaning, **facts)}
     return cast(T, dataclasses.field(default=default, metadata=metadata))
 
 
 def section(kind: type[T]) -> T:
-    """A field that holds settings of their own."""
+    """Declares a field that holds settings of their own."""
     return cast(T, dataclasses.field(default_factory=kind))
 
 
 def facts_of(field: dataclasses.Field[Any]) -> Facts | None:
-    """The facts of a field; None for a section."""
+    """Returns the facts of a field; None for a section."""
     return field.metadata.get(FACTS)
 
 

@@ -45,8 +45,8 @@ class _Rows:
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """The attention statistics of all T tokens of one trajectory, float32; see
-    `ale_jax.algo.attention_credit.AttentionStatistics`.
+    """The attention statistics of all T tokens of one trajectory, float32 (`AttentionStatistics` in
+    `ale_jax.algo.attention_credit`).
 
     chunk_T: -1 where the policy did not write. factor_T: the factor on a positive advantage.
     """
@@ -65,7 +65,7 @@ def make_attention_credit(
     mesh: Mesh,
     compute: Compute = FLOAT32,
 ) -> Stage:
-    """Makes the stage for weights that are at hand. See `amplify_by_attention`."""
+    """Makes the stage (`amplify_by_attention`) for weights that are at hand."""
     factors = make_factors(policy, hp, segments_per_row, mesh, compute)
 
     def stage(
@@ -86,7 +86,7 @@ def make_factors(
     compute: Compute = FLOAT32,
 ) -> Callable[[Params, Sequence[Any], jax.Array], list[np.ndarray]]:
     """Makes the function (weights, rows, key) -> factors on positive advantages, float32 [B, T] for
-    each of the rows; of the rows of this process."""
+    each of the rows. They are those of the rows of this process."""
     assert hp.credit != "none", "there is nothing to amplify"
 
     def factors(params: Params, every: Sequence[Any], key: jax.Array) -> list[np.ndarray]:
@@ -106,7 +106,7 @@ def amplify_by_attention(
     factors: Callable[[Sequence[Any]], list[np.ndarray]],
     segments_per_row: int,
 ) -> tuple[list[Batch], dict[str, float]]:
-    """The batches with amplified advantages, of any estimator, and figures.
+    """Returns the batches with amplified advantages, of any estimator, and figures.
 
     factors: of `make_factors`, for the weights and the key of the position in the run (seed and
     step), from which the credit "random" draws. Only trajectories with a positive advantage are
@@ -152,8 +152,8 @@ def trace(
     hp: AttentionCreditHypers,
     compute: Compute = FLOAT32,
 ) -> Trace:
-    """The attention statistics of one trajectory, whatever its advantages. ValueError if it has no
-    turns."""
+    """Returns the attention statistics of one trajectory, whatever its advantages. Raises
+    ValueError if it has no turns."""
     if not sample.turns:
         raise ValueError("a trajectory without turns has no attention statistics: choose another")
     (batch,) = pack_all([sample], Shape(1, sample.num_tokens, len(sample.turns)))

@@ -50,8 +50,8 @@ _log = logging.getLogger(__name__)
 
 
 class StateFiles(Protocol):
-    """Writes and reads the state in a checkpoint, which is a tree of arrays, or whatever names one
-    for these files."""
+    """The files of the state in a checkpoint, which is a tree of arrays, or whatever names one for
+    them."""
 
     def write(self, folder: Path, state: Any) -> None:
         """Copies the state off the devices and returns; it is written in the background."""
@@ -59,14 +59,16 @@ class StateFiles(Protocol):
     def wait(self) -> None:
         """Returns when the last state is written."""
 
-    def read(self, folder: Path, target: Any) -> Any: ...
+    def read(self, folder: Path, target: Any) -> Any:
+        """Reads the state in `folder` into the shapes, types and shardings of `target`."""
 
     def digests(self, folder: Path) -> Digests:
-        """Of all files below a folder that was written. OSError if one cannot be read."""
+        """Returns the digests of all files below a folder that was written. Raises OSError if one
+        cannot be read."""
 
 
 class Lease(Protocol):
-    """Of the directory. number: a process that takes over has a higher one."""
+    """The right to write to the directory. number: a process that takes over has a higher one."""
 
     @property
     def number(self) -> int: ...
@@ -76,7 +78,7 @@ class Lease(Protocol):
 
 
 class _NoLease:
-    """Of a directory that this process alone knows."""
+    """The lease of a directory that this process alone knows."""
 
     number = 0
 
@@ -85,26 +87,30 @@ class _NoLease:
 
 
 class OrbaxFiles:
-    """By Orbax, which writes the parts of all processes of a run that make the same calls."""
+    """Files that Orbax writes, the parts of all processes of a run that make the same calls."""
 
     def __init__(self) -> None:
         self._writer = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
 
     def write(self, folder: Path, state: Any) -> None:
+        """Copies the state off the devices and returns; Orbax writes it in the background."""
         self._writer.save(folder, args=ocp.args.StandardSave(state))
 
     def wait(self) -> None:
+        """Returns when the last state is written. Raises what Orbax raised meanwhile."""
         self._writer.wait_until_finished()
 
     def read(self, folder: Path, target: Any) -> Any:
-        """target: as in `Checkpoints.restore_latest`."""
+        """Reads a state. target: as in `Checkpoints.restore_latest`."""
         abstract = jax.tree.map(_abstract, target)
         return self._writer.restore(folder, args=ocp.args.StandardRestore(abstract))
 
     def digests(self, folder: Path) -> Digests:
+        """Returns the digests of all files below `folder`, whichever process wrote them."""
         return file_digests(folder)
 
     def close(self) -> None:
+        """Ends Orbax's threads, once the last state is written."""
         self._writer.close()
 
 
@@ -192,17 +198,17 @@ class Checkpoints:
             raise self._not_written(error) from error
 
     def has_failed(self) -> bool:
-        """Whether the last save is known to have failed; `wait` raises why."""
+        """Tells whether the last save is known to have failed; `wait` raises why."""
         finishing = self._finishing
         return finishing is not None and finishing.done() and finishing.exception() is not None
 
     def any(self) -> bool:
-        """True if there is a complete checkpoint; it may still be damaged."""
+        """Tells whether there is a complete checkpoint; it may still be damaged."""
         return bool(self._complete())
 
     def require_room(self, state: Any) -> None:
-        """ValueError unless the disk has room for `keep` checkpoints of `state` and the one that is
-        written before the oldest is removed. state: arrays, or their abstract form."""
+        """Raises ValueError unless the disk has room for `keep` checkpoints of `state` and the one
+        that is written before the oldest is removed. state: arrays, or their abstract form."""
         each = state_bytes(state)
         needed = bytes_to_come(self._keep, len(self._complete()), each)
         free = shutil.disk_usage(self._directory).free
@@ -215,7 +221,8 @@ class Checkpoints:
             )
 
     def restore_latest(self, target: Any) -> tuple[int, Any, dict[str, Any]] | None:
-        """(step, state, host) of the newest checkpoint that is intact; None if none was saved.
+        """Returns (step, state, host) of the newest checkpoint that is intact; None if none was
+        saved.
 
         target: a state of the same shapes, or its jax.ShapeDtypeStruct with shardings. The restored
         arrays have the shardings of the target's.
@@ -246,7 +253,7 @@ class Checkpoints:
         return None
 
     def close(self) -> None:
-        """Waits for the last save. OSError if it could not be written."""
+        """Waits for the last save. Raises OSError if it could not be written."""
         try:
             self.wait()
         finally:
@@ -331,18 +338,22 @@ class Checkpoints:
 
 
 def complete_checkpoints(directory: Path) -> list[Path]:
-    """The folders with a manifest, oldest first. They may be damaged."""
+    """Returns the folders with a manifest, oldest first. They may be damaged."""
     return [folder for folder in _folders(directory) if (folder / MANIFEST_FILE).exists()]
 
 
 def state_bytes(state: Any) -> int:
-    """Of arrays, or their abstract form, as a checkpoint holds them."""
+    """Returns the bytes of arrays, or of their abstract form, as a checkpoint holds them."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
 
 def bytes_to_come(keep: int, complete: int, each: int) -> int:
-    """What a run still writes before it removes its oldest checkpoint. complete: how many there are
-    of the `keep`, which have `each` bytes."""
+    """Returns the bytes that a run still writes before it removes its oldest checkpoint. complete:
+    how many there are of the `keep`, which have `each` bytes.
+
+        >>> bytes_to_come(keep=2, complete=0, each=10), bytes_to_come(keep=2, complete=2, each=10)
+        (30, 10)
+    """
     return max(keep + 1 - complete, 1) * each
 
 

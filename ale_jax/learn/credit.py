@@ -26,6 +26,15 @@ class RewardTable:
     task families, in the order of their first appearance. Chunks are those that were sampled, not
     prefix turns. The outcome of an invalid trajectory is 0, and so are the unused places of
     reward_NC, anchor_NC and tokens_NC.
+
+    Two groups of two members, of which the first had two chunks and the others one each, and the
+    last one was lost; `tag_G` is [0, 0] if both tasks are of one family:
+
+        group_N   num_chunks_N   reward_NC   outcome_N   valid_N
+        0         2              0   1       1           True
+        0         1              0   0       0           True
+        1         1              1   0       1           True
+        1         1              0   0       0           False
     """
 
     trajectories: tuple[Trajectory, ...]

@@ -107,8 +107,10 @@ class Critics:
         return max(int(state.step) for state in self.state) < updates
 
     def values(self, batches: Sequence[Batch]) -> list[list[np.ndarray]]:
-        """Predicts, for each batch and critic, the value before each token, float32 [B, T]; of the
-        rows of this process."""
+        """Predicts, for each batch and critic, the value before each token, float32 [B, T].
+
+        The arrays hold the rows of this process.
+        """
         model, found = self._model, []
         with jax.set_mesh(model.mesh):
             for batch in batches:
@@ -128,7 +130,7 @@ class Critics:
 
 
 class UpdateCritic(Protocol):
-    """Makes one update of a critic; see `Critics.update`."""
+    """The function that makes one update of a critic (`Critics.update`)."""
 
     def __call__(
         self, batches: Sequence[ValueBatch], *, number: int, tokens: int
@@ -200,7 +202,7 @@ def _minibatches(batches: list[ValueBatch], count: int) -> list[list[ValueBatch]
 
 
 def abstract_critics(hp: CriticsHypers, policy: PolicyShape, mesh: Mesh) -> tuple[TrainState, ...]:
-    """Shapes, types and shardings of the critics' states, into which a checkpoint is read."""
+    """Returns shapes, types and shardings of the critics' states, as the target of a restore."""
     if not hp.count:
         return ()
     table = value_table(hp.shape(policy))
@@ -218,7 +220,8 @@ def _values(
 
 
 def critic_gradient(model: ModelSpec) -> Callable[..., tuple[Params, Metrics, None]]:
-    """For `UpdateStep`: the gradient of one critic's loss on one microbatch."""
+    """Makes the function that `UpdateStep` calls for the gradient of one critic's loss on one
+    microbatch."""
 
     def loss_of(moved, params, arrays, loss_denominator, share):
         del params  # every weight of a critic is trained

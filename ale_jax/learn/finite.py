@@ -18,20 +18,24 @@ SKIPPED, BROKEN = "skipped_updates", "broken_weights"
 
 
 def all_finite(tree: Any) -> jax.Array:
-    """Whether every number of every array is finite, as a bool scalar on the device."""
+    """Tells whether every number of every array is finite, as a bool scalar on the device."""
     leaves = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]
     return jnp.stack(leaves).all()
 
 
 def choose(condition: jax.Array, new: Any, old: Any) -> Any:
-    """`new` if the scalar `condition` is true, otherwise `old`; trees of equal structure."""
+    """Returns `new` if the scalar `condition` is true, else `old`; trees of equal structure."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
 
 
 class SkippedUpdates:
-    """Counts updates that were not applied, and ends the run after `limit` in a row.
+    """The count of updates that were not applied, which ends the run after `limit` in a row.
 
     remedy: what the user can do; what: what is counted, as a plural. Both are for the error.
+
+        >>> skipped = SkippedUpdates(limit=2, remedy="lower the learning rate")
+        >>> [skipped.note({SKIPPED: number}, step=step) for step, number in enumerate([0, 1, 0])]
+        [False, True, False]
     """
 
     def __init__(self, limit: int, remedy: str, what: str = "updates"):
@@ -39,10 +43,12 @@ class SkippedUpdates:
         self._in_a_row = 0
 
     def note(self, sums: Mapping[str, Any], step: int) -> bool:
-        """Whether the update of `step` was skipped. sums: of the train step, on the host. Without
-        SKIPPED the step had no update, which is neither a good one nor a skipped one.
+        """Tells whether the update of `step` was skipped. sums: of the train step, on the host.
 
-        Errors: RunFailed if the weights are not finite, or `limit` updates in a row were skipped.
+        Without SKIPPED the step had no update, which is neither a good one nor a skipped one.
+
+        Raises:
+          RunFailed: the weights are not finite, or `limit` updates in a row were skipped.
         """
         if sums.get(BROKEN):
             raise RunFailed(

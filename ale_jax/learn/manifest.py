@@ -26,8 +26,9 @@ _OWN = re.compile(r"ocdbt\.process_(\d+)")  # where Orbax puts what each process
 
 
 def file_digests(folder: Path, process: int = 0, processes: int = 1) -> Digests:
-    """Of the files below `folder` that fall to one of the processes: of those that all have
-    written together, to the first. OSError if one of them cannot be read."""
+    """Returns the digests of the files below `folder` that fall to one of the processes: those
+    that it wrote itself, and for the first process also those that all wrote together. Raises
+    OSError if one of them cannot be read."""
     return {
         str(path.relative_to(folder)): file_digest(path)
         for path in sorted(folder.rglob("*"))
@@ -36,19 +37,21 @@ def file_digests(folder: Path, process: int = 0, processes: int = 1) -> Digests:
 
 
 def file_digest(path: Path) -> Digest:
+    """Returns size and SHA-256 of a file."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return {"bytes": file.tell(), "sha256": digest}
 
 
 def write_manifest(checkpoint: Path, step: int, state: str, files: Digests) -> None:
-    """state: the name of the state's folder."""
+    """Writes the manifest of a checkpoint, which makes it complete. state: the name of the state's
+    folder."""
     content = {"format": FORMAT, "step": step, "state": state, "files": files}
     write_json(checkpoint / MANIFEST_FILE, content | {"sha256": _digest(content)})
 
 
 def read_manifest(checkpoint: Path, step: int) -> dict[str, Any]:
-    """ValueError unless it is as it was written, for this step."""
+    """Reads a manifest. Raises ValueError unless it is as it was written, for this step."""
     path = checkpoint / MANIFEST_FILE
     manifest = read_json(path)
     recorded = manifest.pop("sha256", None) if isinstance(manifest, dict) else None
@@ -60,7 +63,7 @@ def read_manifest(checkpoint: Path, step: int) -> dict[str, Any]:
 
 
 def require_same_files(checkpoint: Path, manifest: Mapping[str, Any], found: Digests) -> None:
-    """ValueError unless every file of the manifest is among those that were found."""
+    """Raises ValueError unless every file of the manifest is among those that were found."""
     for name, wanted in manifest["files"].items():
         if name not in found:
             raise ValueError(f"{checkpoint / name} is missing")
@@ -69,6 +72,7 @@ def require_same_files(checkpoint: Path, manifest: Mapping[str, Any], found: Dig
 
 
 def require_format(checkpoint: Path, manifest: Mapping[str, Any]) -> None:
+    """Raises ValueError unless this version of the program reads the checkpoint's format."""
     if manifest["format"] != FORMAT:
         raise ValueError(
             f"{checkpoint} has format {manifest['format']}, this version reads format {FORMAT}: "
@@ -77,7 +81,7 @@ def require_format(checkpoint: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def state_folder(checkpoint: Path) -> Path:
-    """Where a complete checkpoint has its state."""
+    """Returns the folder in which a complete checkpoint has its state."""
     return checkpoint / read_json(checkpoint / MANIFEST_FILE)["state"]
 
 

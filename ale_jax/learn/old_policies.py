@@ -87,8 +87,8 @@ class WeightHistory:
 
 
 def generating_logp(batch: Batch, logp: LogpUnder) -> np.ndarray:
-    """Each policy token's log-probability under the weights that generated it, float32 [B, T]; 0
-    elsewhere. One forward pass per version that generated tokens of the batch."""
+    """Returns each policy token's log-probability under the weights that generated it, [B, T]; 0
+    elsewhere. There is one forward pass per version that generated tokens of the batch."""
     action_mask_BT = batch.chunk_BT >= 0
     found_BT = np.zeros(batch.chunk_BT.shape, np.float32)
     for version in np.unique(batch.version_BT[action_mask_BT]):
@@ -140,7 +140,7 @@ def save_reference(
 def load_reference(
     run: Path, target: Any, record: Callable[..., None], files: StateFiles | None = None
 ) -> Any:
-    """The trained weights of the reference policy, as `files` reads a state like `target`.
+    """Returns the trained weights of the reference policy, as `files` reads a state like `target`.
 
     Raises:
       ValueError: it is missing or damaged.

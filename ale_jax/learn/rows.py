@@ -20,15 +20,19 @@ from ale_jax.model.sharding import batch_sharding, row_axes
 
 @dataclasses.dataclass(frozen=True)
 class OwnRows:
-    """The rows of an array that one process has. own: these, in order; shape: of the whole."""
+    """The rows of an array that one process has.
+
+    own: these, in order. shape: of the whole array.
+    """
 
     own: np.ndarray
     shape: tuple[int, ...]
 
 
 def to_device(batch: Any, mesh: Mesh) -> dict[str, jax.Array]:
-    """The arrays of a `Batch` or a similar record by name, with rows sharded over the mesh's data
-    axes. Its arrays are whole, or the `OwnRows` of this process."""
+    """Places the arrays of a `Batch` or a similar record on the mesh, and returns them by name.
+    Rows are sharded over the mesh's data axes. The record's arrays are whole, or the `OwnRows` of
+    this process."""
     sharding = batch_sharding(mesh)
     return {
         name: _place(array, sharding) for name, array in vars(batch).items() if array is not None
@@ -47,14 +51,14 @@ def _place(array: Any, sharding: NamedSharding) -> jax.Array:
 
 @functools.lru_cache(maxsize=64)
 def process_rows(mesh: Mesh, num_rows: int, process: int) -> np.ndarray:
-    """The rows of a batch that are on the devices of `process`, ascending."""
+    """Returns the rows of a batch that are on the devices of `process`, ascending."""
     places = batch_sharding(mesh).devices_indices_map((num_rows,))
     own = [np.arange(num_rows)[rows] for d, (rows,) in places.items() if d.process_index == process]
     return np.unique(np.concatenate(own))
 
 
 def with_rows(array: jax.Array) -> jax.Array:
-    """The same array [B, ...] in a program, on a mesh sharded by rows alone."""
+    """Returns the same array [B, ...] in a program, on a mesh sharded by rows alone."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return array
@@ -62,8 +66,8 @@ def with_rows(array: jax.Array) -> jax.Array:
 
 
 def own_rows(array: jax.Array) -> np.ndarray:
-    """The rows [B, ...] that are on this process's devices, ascending; all of them if it is alone.
-    The other dimensions must be whole on these devices, divided or not."""
+    """Returns the rows [B, ...] that are on this process's devices, ascending; all of them if it is
+    alone. The other dimensions must be whole on these devices, divided or not."""
     if array.is_fully_addressable:
         return np.asarray(array)
     shards = {str(shard.index): shard for shard in array.addressable_shards}.values()
@@ -78,7 +82,12 @@ def own_rows(array: jax.Array) -> np.ndarray:
 
 
 def join_rows(parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """The whole array from (rows, values of these rows) of every process."""
+    """Joins the whole array from (rows, values of these rows) of every process.
+
+    >>> first, second = (np.array([0, 3]), np.array([5, 8])), (np.array([1, 2]), np.array([6, 7]))
+    >>> join_rows([first, second]).tolist()
+    [5, 6, 7, 8]
+    """
     first = parts[0][1]
     count = max(int(rows[-1]) for rows, _ in parts) + 1
     whole = np.empty((count, *first.shape[1:]), first.dtype)

@@ -30,7 +30,10 @@ def rate_schedule(rate: float, warmup_steps: int, decay_steps: int) -> optax.Sch
 
 
 class EventDecay(NamedTuple):
-    """count: updates made. begins: the count from which on updates are reduced, or NEVER."""
+    """The state of `decay_from_event`.
+
+    count: updates made. begins: the count from which on updates are reduced, or NEVER.
+    """
 
     count: jax.Array
     begins: jax.Array
@@ -55,8 +58,8 @@ def decay_from_event(decay_steps: int) -> optax.GradientTransformation:
 
 
 def begin_decay(opt_state: optax.OptState) -> optax.OptState:
-    """The state of an optimizer that ends with `decay_from_event`, whose rates fall from now on. A
-    second call changes nothing."""
+    """Returns the state of an optimizer that ends with `decay_from_event`, whose rates fall from
+    now on. A second call changes nothing."""
     *others, decay = opt_state
     assert isinstance(decay, EventDecay), type(decay)
     everywhere = NamedSharding(decay.count.sharding.mesh, PartitionSpec())

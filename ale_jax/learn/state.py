@@ -19,8 +19,11 @@ from ale_jax.model.sharding import param_shardings, spec
 
 @struct.dataclass
 class TrainState:
-    """Weights (with adapters, if only these are trained), optimizer state of the trained weights,
-    and the number of updates made (int32 scalar)."""
+    """The state of training.
+
+    params: weights, with adapters if only these are trained. opt_state: of the optimizer, for the
+    trained weights. step: the number of updates made, an int32 scalar.
+    """
 
     params: Params
     opt_state: optax.OptState
@@ -38,11 +41,12 @@ class WholeState:
 def make_optimizer(
     hp: OptimizerHypers, shape: PolicyShape, lora: LoraShape = FULL
 ) -> optax.GradientTransformation:
+    """Makes the optimizer of a policy's trained weights, those of its shape or its adapters."""
     return table_optimizer(hp, trained_table(shape, lora))
 
 
 def table_optimizer(hp: OptimizerHypers, table: Params) -> optax.GradientTransformation:
-    """table: describes the weights that are trained."""
+    """Makes an optimizer with its schedule. table: describes the weights that are trained."""
     adam = {"b1": hp.b1, "b2": hp.b2, "weight_decay": hp.weight_decay}
     if hp.name == "adamw":
         update = optax.adamw(_schedule(hp, hp.learning_rate), **adam)
@@ -94,7 +98,7 @@ def init_state(
     mesh: Mesh,
     lora: LoraShape = FULL,
 ) -> TrainState:
-    """A new state. Each weight is created on the devices that will hold it."""
+    """Makes a new state. Each weight is created on the devices that will hold it."""
     params = jax.jit(init_params, static_argnums=1, out_shardings=param_shardings(shape, mesh))(
         key, shape
     )
@@ -104,7 +108,7 @@ def init_state(
 def with_new_adapters(
     key: jax.Array, params: Params, shape: PolicyShape, lora: LoraShape, mesh: Mesh
 ) -> Params:
-    """The weights with new adapters; unchanged if `lora` has rank 0."""
+    """Returns the weights with new adapters; unchanged if `lora` has rank 0."""
     if not lora.rank:
         return params
     places = jax.tree.map(lambda w: w.sharding, abstract_trained(shape, lora, mesh))
@@ -118,7 +122,7 @@ def with_new_adapters(
 
 
 def begin(params: Params, optimizer: optax.GradientTransformation, mesh: Mesh) -> TrainState:
-    """The state at step 0 of training `params`. Moments are sharded like their weights."""
+    """Makes the state at step 0 of training `params`. Moments are sharded like their weights."""
     moved = trained(params)
     places = place_moments(optimizer, moved, mesh)
     everywhere = NamedSharding(mesh, PartitionSpec())
@@ -129,12 +133,12 @@ def begin(params: Params, optimizer: optax.GradientTransformation, mesh: Mesh) -
 
 
 def abstract_trained(shape: PolicyShape, lora: LoraShape, mesh: Mesh) -> Params:
-    """Shape, dtype and sharding of each trained weight."""
+    """Returns shape, dtype and sharding of each trained weight."""
     return abstract_weights(trained_table(shape, lora), mesh)
 
 
 def abstract_weights(table: Params, mesh: Mesh) -> Params:
-    """Shape, dtype and sharding of each weight that a table describes."""
+    """Returns shape, dtype and sharding of each weight that a table describes."""
 
     def describe(param: Param) -> jax.ShapeDtypeStruct:
         place = NamedSharding(mesh, spec(param.axes))
@@ -149,7 +153,7 @@ def abstract_state(
     mesh: Mesh,
     lora: LoraShape = FULL,
 ) -> TrainState:
-    """Shape, dtype and sharding of everything in a state, as the target of a restore."""
+    """Returns shape, dtype and sharding of everything in a state, as the target of a restore."""
     everywhere = NamedSharding(mesh, PartitionSpec())
     params, moved = (abstract_trained(shape, each, mesh) for each in (FULL, lora))
     if lora.rank:
@@ -161,7 +165,8 @@ def abstract_state(
 def abstract_begun(
     params: Params, moved: Params, optimizer: optax.GradientTransformation, mesh: Mesh
 ) -> TrainState:
-    """The abstract form of what `begin` makes. params: all weights; moved: the trained ones."""
+    """Returns the abstract form of what `begin` makes. params: all weights; moved: the trained
+    ones."""
     everywhere = NamedSharding(mesh, PartitionSpec())
     opt_state = jax.tree.map(
         lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
@@ -174,7 +179,7 @@ def abstract_begun(
 def place_moments(
     optimizer: optax.GradientTransformation, moved: Params, mesh: Mesh
 ) -> optax.OptState:
-    """The sharding of each moment. moved: the trained weights, or their abstract form.
+    """Returns the sharding of each moment. moved: the trained weights, or their abstract form.
 
     The path of a moment ends with the path of its weight. A factored moment (Adafactor) lacks one
     of the weight's dimensions.

@@ -68,7 +68,8 @@ class ModelSpec:
 def forward(
     params: Params, batch: dict[str, jax.Array], shape: PolicyShape, compute: Compute = FLOAT32
 ) -> tuple[TokenScores, RouterSums | None]:
-    """Scores of every token of a packed batch, and router statistics (None for a dense policy)."""
+    """Scores every token of a packed batch, and returns the scores and the router's statistics
+    (None for a dense policy)."""
     tokens_BT, position_BT, segment_BT = (
         batch["tokens_BT"],
         batch["position_BT"],
@@ -217,7 +218,8 @@ def gradient_function(
 
 
 def fresh_batches(trajectories: Iterable[Trajectory], version: int, shape: Shape) -> list[Batch]:
-    """One batch of trajectories that only `version` sampled, as many as fit; [] if there are none.
+    """Packs one batch of trajectories that only `version` sampled, as many as fit; [] if there are
+    none.
 
     For other trajectories the engine's cache held keys and values of older weights. (A change of
     the weights while the first prompt was read is not detected, and affects the scores.) The batch
@@ -235,8 +237,8 @@ def fresh_batches(trajectories: Iterable[Trajectory], version: int, shape: Shape
 def train_rollout_logp_diff(
     batches: Sequence[Batch], train_logp_BT: Sequence[np.ndarray]
 ) -> dict[str, float]:
-    """|log pi (learner) - log pi (engine)| over policy tokens: train_rollout_logp_diff, its mean,
-    and train_rollout_logp_diff_max. {} without batches.
+    """Returns |log pi (learner) - log pi (engine)| over policy tokens: train_rollout_logp_diff, its
+    mean, and train_rollout_logp_diff_max. {} without batches.
 
     train_logp_BT: for each batch, the learner's values of logp_old_BT.
     """
@@ -254,9 +256,12 @@ def train_rollout_logp_diff(
 
 
 def logp_diff_limit(compute: Compute, eight_bits: bool) -> float:
-    """A mean difference above this is not rounding: it is a hundred times what the tests allow in
-    float32 (1e-5) and bfloat16 (1e-3). eight_bits: the sampler stores weights, keys or values in 8
-    bits, for which the tests allow more."""
+    """Returns the mean difference above which it is not rounding: a hundred times what the tests
+    allow in float32 (1e-5) and bfloat16 (1e-3).
+
+    eight_bits: the sampler stores weights, keys or values in 8 bits, for which the tests allow
+    more.
+    """
     return 1e-3 if compute.dtype == "float32" and not eight_bits else 1e-1
 
 
@@ -264,8 +269,8 @@ LOAD, ENTROPY, CHOICES = "router_load_LE", "router_entropy", "router_choices"
 
 
 def router_metrics(sums: RouterSums) -> dict[str, jax.Array]:
-    """Sums of a microbatch, which add up: tokens per layer and expert; router entropies divided by
-    log E; and the number of these entropies."""
+    """Sums the router's statistics of a microbatch, so that they add up: tokens per layer and
+    expert; router entropies divided by log E; and the number of these entropies."""
     L, E = sums.prob_LE.shape
     return {
         LOAD: sums.chosen_LKE.sum(axis=1),
@@ -275,12 +280,20 @@ def router_metrics(sums: RouterSums) -> dict[str, jax.Array]:
 
 
 def router_figures(sums: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """The router's metrics of a step, from its summed `router_metrics`; {} for a dense policy.
+    """Returns the router's metrics of a step, from its summed `router_metrics`; {} for a dense
+    policy.
 
     router_load_max, _mean: tokens of the busiest expert, divided by the mean of its layer, as the
     maximum and the mean over layers; 1 is perfect balance, E / K the worst case. router_unused: the
     share of experts that no token chose. router_entropy: mean over tokens and layers; 1 means
     undecided among all experts, 0 certain of one.
+
+    Two experts got 6 and 2 tokens of one layer, and the entropies of its 8 choices add up to 4:
+
+        >>> sums = {LOAD: np.array([[6, 2]]), ENTROPY: 4.0, CHOICES: 8.0}
+        >>> figures = router_figures(sums)
+        >>> figures["router_load_max"], figures["router_unused"], figures["router_entropy"]
+        (1.5, 0.0, 0.5)
     """
     if LOAD not in sums:
         return {}
