@@ -159,8 +159,8 @@ def trace(
     (batch,) = pack_all([sample], Shape(1, sample.num_tokens, len(sample.turns)))
     rows = {field.name: getattr(batch, field.name) for field in dataclasses.fields(_Rows)}
     found = _attention_credit(params, rows, jax.random.key(0), policy, hp, 1, compute)
-    statistics, factor_BT = jax.device_get(found)
-    return Trace(batch.chunk_BT[0], *(x_BT[0] for x_BT in statistics), factor_BT[0])
+    (waad_BT, fai_BT, delta_BT), factor_BT = jax.device_get(found)
+    return Trace(batch.chunk_BT[0], waad_BT[0], fai_BT[0], delta_BT[0], factor_BT[0])
 
 
 def _statistics_and_factor(
@@ -197,6 +197,6 @@ _attention_credit = _compiled(_statistics_and_factor)
 
 
 @_compiled
-def _factor(*args) -> jax.Array:
+def _factor(*args: Any) -> jax.Array:
     """The factor alone: "random" does not read the statistics, so the compiler omits the pass."""
     return with_rows(_statistics_and_factor(*args)[1])

@@ -15,12 +15,14 @@ has taken over since. It writes to a folder of its own then, which no manifest n
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import shutil
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -140,7 +142,8 @@ class Checkpoints:
         self._keep = keep
         self._record, self._lease = record, lease or _NoLease()
         self._damaged: set[Path] = set()
-        self._files, self._owns_files = files or OrbaxFiles(), files is None
+        self._own = contextlib.ExitStack()  # what is closed with this object
+        self._files: StateFiles = files or self._own.enter_context(closing(OrbaxFiles()))
         self._finisher = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._finishing: Future[None] | None = None
         self._begun: Path | None = None  # the last save
@@ -258,8 +261,7 @@ class Checkpoints:
             self.wait()
         finally:
             self._finisher.shutdown()
-            if self._owns_files:
-                self._files.close()
+            self._own.close()
 
     def __enter__(self) -> Checkpoints:
         return self

@@ -127,7 +127,7 @@ def _recent_anchors(
     state of k observations, and has its own index."""
     own_NC = np.arange(len(rows) * max_chunks, dtype=np.int32).reshape(-1, max_chunks)
     anchor_NCH = np.repeat(own_NC[:, :, None], depth, axis=2)
-    first: dict[tuple, int] = {}
+    first: dict[tuple[object, ...], int] = {}
     for n, (group, trajectory) in enumerate(rows):
         seen = [turn.prompt_text for turn in trajectory.turns]
         for c, end in enumerate(range(trajectory.num_prefix_turns + 1, len(seen) + 1)):

@@ -155,16 +155,16 @@ def learn_values(
             tokens = int(sum(batch.own_BT.sum() for batch in some))
             of_critics[number].append(update(some, number=number, tokens=tokens))
     # A critic that has no episode makes no update.
-    of_critics = list(filter(None, jax.device_get(of_critics)))
-    every_sums = list(itertools.chain(*of_critics))
-    tokens = sum(sums["tokens"] for sums in every_sums)
-    if not tokens:
+    on_host: list[list[Mapping[str, np.ndarray]]] = list(filter(None, jax.device_get(of_critics)))
+    every_sums = list(itertools.chain(*on_host))
+    learned = sum(sums["tokens"] for sums in every_sums)
+    if not learned:
         return {}
     return {
-        "critic_loss": float(sum(sums["squares"] for sums in every_sums) / tokens),
+        "critic_loss": float(sum(sums["squares"] for sums in every_sums) / learned),
         "critic_grad_norm": float(max(sums["grad_norm"] for sums in every_sums)),
-        CRITIC_SKIPPED: int(sum(sums[SKIPPED] for sums in every_sums)),
-        CRITICS_WITHOUT_UPDATE: sum(all(bool(sums[SKIPPED]) for sums in own) for own in of_critics),
+        CRITIC_SKIPPED: sum(int(sums[SKIPPED]) for sums in every_sums),
+        CRITICS_WITHOUT_UPDATE: sum(all(bool(sums[SKIPPED]) for sums in own) for own in on_host),
     }
 
 
@@ -223,7 +223,13 @@ def critic_gradient(model: ModelSpec) -> Callable[..., tuple[Params, Metrics, No
     """Makes the function that `UpdateStep` calls for the gradient of one critic's loss on one
     microbatch."""
 
-    def loss_of(moved, params, arrays, loss_denominator, share):
+    def loss_of(
+        moved: Params,
+        params: Params,
+        arrays: dict[str, jax.Array],
+        loss_denominator: jax.Array,
+        share: jax.Array,
+    ) -> tuple[jax.Array, Metrics]:
         del params  # every weight of a critic is trained
         rows = {name: arrays[name] for name in INPUTS}
         value_BT, stats = token_values(moved, **rows, shape=model.shape, compute=model.compute)

@@ -39,6 +39,7 @@ from ale_jax.learn.token_credit import (
     credit_token_returns,
     scale_advantages,
 )
+from ale_jax.model.policy import TokenScores
 from ale_jax.records import Batch
 
 Metrics = Mapping[str, jax.Array]
@@ -200,7 +201,9 @@ class Learner:
 def make_loss(algo: AlgoConfig, chunks_per_pack: int) -> LossFn:
     """Makes the loss for `make_train_step`. chunks_per_pack: of the batches' shape."""
 
-    def loss_fn(scores, arrays, loss_denominator):
+    def loss_fn(
+        scores: TokenScores, arrays: dict[str, jax.Array], loss_denominator: jax.Array
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
         return policy_loss(
             scores.logp_BT,
             scores.entropy_BT,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -52,7 +52,7 @@ def _place(array: Any, sharding: NamedSharding) -> jax.Array:
 @functools.lru_cache(maxsize=64)
 def process_rows(mesh: Mesh, num_rows: int, process: int) -> np.ndarray:
     """Returns the rows of a batch that are on the devices of `process`, ascending."""
-    places = batch_sharding(mesh).devices_indices_map((num_rows,))
+    places: Mapping[jax.Device, Any] = batch_sharding(mesh).devices_indices_map((num_rows,))
     own = [np.arange(num_rows)[rows] for d, (rows,) in places.items() if d.process_index == process]
     return np.unique(np.concatenate(own))
 

@@ -48,7 +48,9 @@ def decay_from_event(decay_steps: int) -> optax.GradientTransformation:
         del params
         return EventDecay(jnp.zeros((), jnp.int32), jnp.full((), NEVER, jnp.int32))
 
-    def update(updates, state, params=None):
+    def update(
+        updates: optax.Updates, state: EventDecay, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, EventDecay]:
         del params
         factor = fall(jnp.maximum(state.count - state.begins, 0))
         scaled = jax.tree.map(lambda x: factor * x, updates)
@@ -62,7 +64,9 @@ def begin_decay(opt_state: optax.OptState) -> optax.OptState:
     now on. A second call changes nothing."""
     *others, decay = opt_state
     assert isinstance(decay, EventDecay), type(decay)
-    everywhere = NamedSharding(decay.count.sharding.mesh, PartitionSpec())
+    place = decay.count.sharding
+    assert isinstance(place, NamedSharding), place
+    everywhere = NamedSharding(place.mesh, PartitionSpec())
     return (*others, jax.jit(_from_now, out_shardings=everywhere)(decay))
 
 

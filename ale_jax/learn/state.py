@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -186,7 +188,7 @@ def place_moments(
     """
     weights = dict(jax.tree_util.tree_leaves_with_path(moved))
 
-    def place(path, moment):
+    def place(path: tuple[Any, ...], moment: jax.ShapeDtypeStruct) -> NamedSharding:
         tails = (path[i:] for i in range(len(path)))
         weight = next((weights[tail] for tail in tails if tail in weights), None)
         return NamedSharding(mesh, _moment_spec(moment.shape, weight))
@@ -197,8 +199,9 @@ def place_moments(
 def _moment_spec(shape: tuple[int, ...], weight: jax.Array | None) -> PartitionSpec:
     if weight is None:
         return PartitionSpec()
-    axes = weight.sharding.spec
-    axes = (*axes, *[None] * (len(weight.shape) - len(axes)))
+    assert isinstance(weight.sharding, NamedSharding), weight.sharding
+    named = weight.sharding.spec
+    axes = (*named, *[None] * (len(weight.shape) - len(named)))
     if shape == weight.shape:
         return PartitionSpec(*axes)
     for dim in range(len(axes)):

@@ -31,6 +31,7 @@ from ale_jax.model.sharding import batch_sharding
 from ale_jax.records import Batch, Trajectory
 
 Metrics = dict[str, jax.Array]
+Total = tuple[Params, Metrics]  # gradient and metrics of the microbatches until now
 # (state, microbatches, loss_denominator) -> (state, sums for the metrics, figures of the tokens of
 # each microbatch)
 TrainStep = Callable[[TrainState, Sequence[Any], float], tuple[TrainState, Metrics, list[Any]]]
@@ -130,7 +131,7 @@ class UpdateStep:
         totals = trained_places, everywhere
 
         @functools.partial(jax.jit, out_shardings=totals)
-        def nothing(*args):
+        def nothing(*args: Any) -> Total:
             *total, _ = jax.eval_shape(gradient_of, *args)
             return jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), tuple(total))
 
@@ -140,7 +141,7 @@ class UpdateStep:
             donate_argnums=0,
             compiler_options=EXACT,
         )
-        def add_gradient(total, *args):
+        def add_gradient(total: Total, *args: Any) -> tuple[Total, Any]:
             *found, tokens = gradient_of(*args)
             return jax.tree.map(jnp.add, total, tuple(found)), tokens
 
@@ -150,7 +151,13 @@ class UpdateStep:
             out_shardings=(trained_places, place_moments(optimizer, weights, mesh), None, None),
             donate_argnums=(0, 1),
         )
-        def update(grads, opt_state, moved, step, loss):
+        def update(
+            grads: Params,
+            opt_state: optax.OptState,
+            moved: Params,
+            step: jax.Array,
+            loss: jax.Array,
+        ) -> tuple[Params, optax.OptState, jax.Array, Metrics]:
             norm = optax.tree.norm(grads)
             updates, new_opt_state = optimizer.update(grads, opt_state, moved)
             new = optax.apply_updates(moved, updates)
@@ -164,17 +171,19 @@ class UpdateStep:
         self.nothing, self.add_gradient, self.update = nothing, add_gradient, update
 
     def __call__(
-        self, state: TrainState, batches: Sequence[Any], loss_denominator: float
+        self, state: TrainState, batches: Sequence[Any], loss_denominator: float | np.float32
     ) -> tuple[TrainState, Metrics, list[Any]]:
         share = 1.0 / len(batches)
         moved = trained(state.params)
-        total, every_tokens = None, []
+        total: Total | None = None
+        every_tokens: list[Any] = []
         with jax.set_mesh(self._mesh):
             for batch in batches:
                 arrays = to_device(batch, self._mesh)
                 args = (moved, state.params, arrays, loss_denominator, share)
                 total, tokens = self.add_gradient(total or self.nothing(*args), *args)
                 every_tokens.append(tokens)
+            assert total is not None, "a step without microbatches"
             grads, sums = total
             moved, opt_state, step, more = self.update(
                 grads, state.opt_state, moved, state.step, sums["loss"]
@@ -189,7 +198,14 @@ def gradient_function(
     """Makes a function (trained weights, all weights, arrays, loss_denominator, share of the step's
     microbatches) -> (gradient with respect to the trained weights, metrics, figures of tokens)."""
 
-    def loss_of(moved, shift_BT, params, arrays, loss_denominator, share):
+    def loss_of(
+        moved: Params,
+        shift_BT: jax.Array,
+        params: Params,
+        arrays: dict[str, jax.Array],
+        loss_denominator: jax.Array,
+        share: jax.Array,
+    ) -> tuple[jax.Array, tuple[Metrics, jax.Array]]:
         weights = with_trained(params, moved)
         scores, router = forward(weights, arrays, model.shape, model.compute)
         scores = scores._replace(logp_BT=scores.logp_BT + shift_BT)
@@ -205,7 +221,13 @@ def gradient_function(
         sums |= router_metrics(router) if router else {}
         return loss + model.balance_weight * balance * share, (sums, scores.logp_BT)
 
-    def gradient_of(moved, params, arrays, loss_denominator, share):
+    def gradient_of(
+        moved: Params,
+        params: Params,
+        arrays: dict[str, jax.Array],
+        loss_denominator: jax.Array,
+        share: jax.Array,
+    ) -> tuple[Params, Metrics, TokenUpdate]:
         # A shift of 0 in the log-probabilities. The gradient with respect to it is what the
         # backward pass multiplies the gradient of log pi by, at no further cost.
         shift_BT = jnp.zeros(arrays["chunk_BT"].shape, jnp.float32)
