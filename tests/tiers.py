@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 MARKS = ("heavy", "slow", "tree")
-RUNTIME_FIXTURES = {"cluster", "each_runtime", "pytest_runtime", "ray", "runtime", "runtime_name"}
+RUNTIME_FIXTURES = {"runtime", "pytest_runtime", "each_runtime", "runtime_name", "sandbox"}
+RUNTIME_FIXTURES |= {"ray", "cluster"}
 # What Python reports when it starts a process (see "Audit events" in its documentation).
 STARTS = {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 

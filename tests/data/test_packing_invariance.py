@@ -9,7 +9,7 @@ import pytest
 
 from ale_jax.algo.losses import count_loss_denominator
 from ale_jax.algo.policy_loss import policy_loss
-from ale_jax.config.algo import AGGREGATIONS, MismatchHypers
+from ale_jax.config.algo import AGGREGATIONS, LossHypers, MismatchHypers
 from ale_jax.config.learn import Shape
 from ale_jax.data.packing import Sample, pack_all
 from tests.algo.batches import EVERY_LOSS
@@ -113,4 +113,4 @@ def test_an_empty_step_is_not_divided_by_zero():
 
 def test_an_unknown_aggregation_is_refused():
     with pytest.raises(ValueError, match=r"rows.*tokens, chunks, chunk_means"):
-        count_loss_denominator([], "rows")
+        LossHypers(aggregation="rows")

@@ -137,5 +137,5 @@ def test_muon_moves_a_matrix_further_that_has_more_outputs_than_inputs(muon_step
 
 
 def test_an_unknown_optimizer_is_refused():
-    with pytest.raises(ValueError, match="'sgd' is unknown: choose adamw, adafactor or muon"):
+    with pytest.raises(ValueError, match="'sgd' is unknown: choose one of adamw, adafactor, muon"):
         dataclasses.replace(HYPERS, name="sgd")

@@ -14,6 +14,8 @@ from ale_jax.sandbox.docker_runtime import DockerRuntime
 from ale_jax.sandbox.runtime import pick_runtime
 from tests.sandbox.conftest import SPEC
 
+pytestmark = pytest.mark.heavy
+
 WITH_AGENT = dataclasses.replace(SPEC, ale_agent=True)
 # Of a sandbox, which has the python3 of the system.
 PATH = "/usr/bin:/bin"
@@ -38,7 +40,6 @@ def agent_box(runtime_with_agent):
         yield sandbox
 
 
-@pytest.mark.heavy
 def test_it_starts_and_loads_only_what_an_agent_needs(agent_box):
     result = agent_box.exec([PROGRAM, "run", "--help"])
     assert result.exit_code == 0 and "work on a request" not in result.stderr, result
@@ -62,7 +63,6 @@ def test_nobody_in_the_sandbox_can_change_it(agent_box):
     assert options.startswith("ro,")
 
 
-@pytest.mark.heavy
 def test_a_sandbox_without_it_has_nothing_of_it(box):
     assert box.run(f"test -e {HOME}").exit_code != 0
 
@@ -81,14 +81,12 @@ def test_other_code_is_another_folder_and_the_one_in_use_stays(tmp_path, monkeyp
     assert os.access(second / "ale-agent", os.X_OK)
 
 
-@pytest.mark.heavy
 def test_a_host_without_the_python_that_packed_it_is_refused(runtime_with_agent, monkeypatch):
     monkeypatch.setattr(agent_program, "PYTHON", "python3.99")
     assert "no python3.99 in /usr" in bubblewrap.probe(WITH_AGENT)
     assert bubblewrap.probe(SPEC) is None
 
 
-@pytest.mark.heavy
 @pytest.mark.usefixtures("runtime_with_agent")
 def test_for_an_image_it_is_written_into_a_folder(tmp_path):
     line = [sys.executable, "-m", "ale_jax.sandbox.agent_program", str(tmp_path / "ale-agent")]

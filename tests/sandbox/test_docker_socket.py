@@ -13,6 +13,8 @@ from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.docker_runtime import DockerRuntime
 from tests.sandbox.conftest import SPEC
 
+pytestmark = pytest.mark.heavy
+
 CONNECT = f"""python3 -c '
 import socket
 socket.socket(socket.AF_UNIX).connect("{docker_mounts.TARGET}")'"""

@@ -29,6 +29,7 @@ def bare_box(api, empty_image):
         yield sandbox
 
 
+@pytest.mark.heavy
 def test_a_session_in_an_empty_image(bare_box):
     bare_box.run("cd /tmp; x=3")
     assert bare_box.run("echo $x $PWD").output == "3 /tmp\n"
@@ -36,6 +37,7 @@ def test_a_session_in_an_empty_image(bare_box):
     assert (result.output, result.exit_code) == ("bash: line 1: ls: command not found\n", 127)
 
 
+@pytest.mark.heavy
 def test_processes_and_files_in_an_empty_image(bare_box):
     bare_box.write({"d/f": b"text"})
     assert bare_box.exec("read line < d/f; echo $line >&2; exit 3").stderr == "text\n"
@@ -47,6 +49,7 @@ def test_processes_and_files_in_an_empty_image(bare_box):
     assert bare_box.read("d/f") == b"text"
 
 
+@pytest.mark.heavy
 def test_the_agent_cannot_change_the_toolkit(bare_box):
     assert bare_box.run(f"echo x > {toolkit.HOME}/bin/bash").exit_code != 0
 
@@ -150,6 +153,7 @@ def test_only_who_has_to_fill_the_volume_waits_for_the_lock(seen, locks, written
     assert (len(taken), len(put), left) == (locks, written, [])
 
 
+@pytest.mark.heavy
 def test_a_volume_that_was_not_filled_to_its_end_is_filled_again(api, monkeypatch):
     monkeypatch.setattr(toolkit, "archive", lambda: ("testing", toolkit._mark()))
     monkeypatch.setattr(toolkit, "MARK", "not written")

@@ -11,6 +11,8 @@ from ale_jax.sandbox.hub.recipe import read_recipe
 from ale_jax.sandbox.hub.store import Capabilities
 from tests.sandbox.hub.conftest import HOLDS_NOTHING, LABEL, is_gone, wait_until
 
+pytestmark = pytest.mark.heavy
+
 EMPTY = "tar --create --files-from /dev/null"
 
 
@@ -134,7 +136,6 @@ def test_a_recipe_that_changes_before_it_is_sent_is_not_built(api, workshop, tmp
     assert no_name_of(api, workshop)
 
 
-@pytest.mark.heavy
 def test_a_script_gets_the_name_and_the_labels_of_its_image(api, workshop, mark, command_line):
     workshop.script(f'{EMPTY} | docker import --change "LABEL $ALE_LABELS {mark}" - "$ALE_IMAGE"')
     made = workshop.hub.ensure(workshop.image)
@@ -163,7 +164,6 @@ def runs(tmp_path, monkeypatch):
     return tmp_path / "runs"
 
 
-@pytest.mark.heavy
 def test_a_script_that_names_its_image_itself_is_understood(
     api, workshop, mark, runs, command_line
 ):
@@ -175,7 +175,6 @@ def test_a_script_that_names_its_image_itself_is_understood(
     assert runs.read_text() == "run\n"
 
 
-@pytest.mark.heavy
 def test_what_the_script_made_by_hand_is_adopted(api, workshop, mark, runs, command_line):
     by_hand(workshop, mark)
     subprocess.run([workshop.folder / "build.sh"], check=True, capture_output=True)
@@ -184,7 +183,6 @@ def test_what_the_script_made_by_hand_is_adopted(api, workshop, mark, runs, comm
     assert runs.read_text() == "run\n"
 
 
-@pytest.mark.heavy
 def test_what_another_script_made_is_not_adopted_but_kept(api, workshop, mark, runs, command_line):
     by_hand(workshop, mark)
     subprocess.run([workshop.folder / "build.sh"], check=True, capture_output=True)
@@ -197,7 +195,6 @@ def test_what_another_script_made_is_not_adopted_but_kept(api, workshop, mark, r
     assert daemon.find(api, older.id).tags == (by_its_script,)
 
 
-@pytest.mark.heavy
 def test_a_failed_script_leaves_no_name_and_says_why(api, workshop, command_line):
     workshop.script("echo famous", "echo last words >&2", "exit 7", "docker import")
     said = failure(workshop)
@@ -205,19 +202,16 @@ def test_a_failed_script_leaves_no_name_and_says_why(api, workshop, command_line
     assert no_name_of(api, workshop)
 
 
-@pytest.mark.heavy
 def test_a_script_that_makes_no_image_has_failed(workshop, api):
     workshop.script("true")
     assert "it left no image of that name ($ALE_IMAGE)" in failure(workshop)
 
 
-@pytest.mark.heavy
 def test_a_script_that_cannot_be_run_has_failed(workshop, api):
     workshop.write({"build.sh": "#!/not/there\n"})
     assert "exit code 126" in failure(workshop) and "/build.sh'" in failure(workshop)
 
 
-@pytest.mark.heavy
 def test_a_script_that_takes_too_long_is_ended_with_all_it_started(workshop, api, tmp_path):
     workshop.script(f"sleep 1000 & echo $! > {tmp_path}/pid", "wait")
     workshop.write({"recipe.json": '{"build_seconds": 1}'})
@@ -225,14 +219,12 @@ def test_a_script_that_takes_too_long_is_ended_with_all_it_started(workshop, api
     assert is_gone(int((tmp_path / "pid").read_text()))
 
 
-@pytest.mark.heavy
 def test_what_a_script_leaves_in_the_background_is_ended(workshop, api, tmp_path):
     workshop.script(f"sleep 1000 > /dev/null 2>&1 & echo $! > {tmp_path}/pid")
     failure(workshop)
     assert is_gone(int((tmp_path / "pid").read_text()))
 
 
-@pytest.mark.heavy
 def test_a_script_that_changes_its_recipe_has_failed(api, workshop, mark, command_line):
     line = f'{EMPTY} | docker import --change "LABEL $ALE_LABELS {mark}" - "$ALE_IMAGE"'
     workshop.script('echo x > "$(dirname "$0")/left"', line)

@@ -13,6 +13,8 @@ from ale_jax.sandbox.hub.hub import Hub, recipe_in_envs
 from ale_jax.sandbox.hub.recipe import read_recipe
 from tests.sandbox.hub.conftest import ROOT
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture
 def three(api, workshop):

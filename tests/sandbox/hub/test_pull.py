@@ -12,6 +12,8 @@ from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.hub import daemon
 from tests.sandbox.hub.conftest import LABEL, NOTHING
 
+pytestmark = pytest.mark.heavy
+
 MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
 
 

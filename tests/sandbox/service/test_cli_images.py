@@ -7,6 +7,8 @@ from ale_jax.sandbox.cli.main import main
 from ale_jax.sandbox.hub.hub import Hub
 from ale_jax.sandbox.spec import SandboxSpec
 
+pytestmark = pytest.mark.heavy
+
 IMAGE = SandboxSpec().image
 
 

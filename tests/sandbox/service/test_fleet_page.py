@@ -13,6 +13,8 @@ from tests.browser import chromium
 from tests.sandbox.conftest import SPEC
 from tests.sandbox.service.conftest import ANN, BOB, over, over_memory
 
+pytestmark = pytest.mark.heavy
+
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 ROW = "#sandboxes .row"
 SETTINGS = ServiceSettings(port=0)

@@ -275,6 +275,7 @@ def test_a_file_in_the_place_of_the_verifiers_own_is_refused():
         pytest_verifier({"pytest_inside.py": b""}, ["test_it.py"], "/app", 20.0)
 
 
+@pytest.mark.heavy
 def test_a_sandbox_without_pytest_is_told_apart(empty_image):
     spec = dataclasses.replace(conftest.SPEC, image=empty_image)
     with pick_runtime("docker", spec).start(spec, {"run": "tests"}) as sandbox:

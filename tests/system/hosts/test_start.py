@@ -84,7 +84,7 @@ def test_a_process_that_was_spawned_spawns_none(monkeypatch, typed):
     monkeypatch.setattr(start.subprocess, "Popen", start_process)
     with spawned(3, ["--workdir=x", *typed]) as first:
         pass
-    children = [read_flags(line[2:])[0] for line in lines]
+    children = [read_flags(line[2:])[1] for line in lines]
     assert [(each.spawn, each.processes, each.process) for each in children] == [
         (1, 3, 1),
         (1, 3, 2),
