@@ -20,7 +20,7 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c.name = "quickstart" if algorithm == "ipa" else f"quickstart_{algorithm}"
 
     c.rl.update(steps=170, groups_per_step=16, group_size=4, alpha=1.0)
-    c.rl_optimizer.update(learning_rate=5e-4, muon_learning_rate=0.0025)
+    c.rl_optimizer.update(name="muon", learning_rate=5e-4, muon_learning_rate=0.0025)
     c.rl_optimizer.update(warmup_steps=5, decay_steps=170)
     c.rl.update(algorithms.rl(algorithm))
     c.algo.update(algorithms.named(algorithm))
@@ -30,7 +30,7 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     if c.algo.advantage.balance == "none":
         c.algo.loss.negative_weight = 0.1
     c.critics.update(algorithms.critics(algorithm))
-    c.critics.optimizer.update(learning_rate=1e-3, muon_learning_rate=0.005)
+    c.critics.optimizer.update(name="muon", learning_rate=1e-3, muon_learning_rate=0.005)
     c.critics.optimizer.update(warmup_steps=5, decay_steps=170)
 
     # The families that a policy of this size learns within minutes; config and rename take longer.
@@ -41,13 +41,18 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     # Chunks with errors are not masked, because a script can only be repaired after a call has
     # shown how it fails.
     c.warm_start.update(transcripts_per_family=224, max_steps=400, target_success=0.35)
-    c.warm_start_optimizer.update(learning_rate=5e-3, muon_learning_rate=0.02, warmup_steps=20)
+    c.warm_start_optimizer.update(name="muon", learning_rate=5e-3, muon_learning_rate=0.02)
+    c.warm_start_optimizer.warmup_steps = 20
 
     c.model.update(width=128, num_layers=3, num_heads=4, num_kv_heads=2, head_width=32)
-    c.model.update(num_experts=8, experts_per_token=2, expert_width=192, dense_layers=(0, 1))
+    c.model.update(mlp_width=384, dense_layers=(0, 1), max_positions=2048)
+    c.model.update(num_experts=8, experts_per_token=2, expert_width=192)
     c.tokenizer.vocab_size = 736
 
     c.agent.turns = 10
     c.rollout.update(actors=2, episodes_per_actor=10, max_reply_tokens=64)
-    c.engine.update(max_sequences=20, max_sequence_length=384, pages=20 * 384 // 16)
+    c.engine.update(max_sequences=20, max_sequence_length=384, decode_steps=4)
+    c.engine.update(prefill_tokens=(32, 128), prefill_rows=1, prefill_budget=512)
+    c.engine.update(page_tokens=16, pages=20 * 384 // 16)
+    c.learn.update(microbatch_rows=4, pack_length=640)
     return c

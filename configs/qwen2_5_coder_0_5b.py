@@ -8,15 +8,11 @@ Hardware: one GPU of 80 GB. Memory by `plan`: 25.7 GiB of each device.
 
 from ml_collections import ConfigDict
 
-from ale_jax.configs import smollm2_135m
+from ale_jax.configs import real_model
 
 
 def get_config(algorithm: str = "ipa") -> ConfigDict:
-    c = smollm2_135m.real_model(algorithm)
+    """algorithm: one of configs/algorithms.py."""
+    c = real_model.qwen2_5_coder_0_5b(algorithm)
     c.name = "qwen2_5_coder_0_5b"
-    c.model.update(width=896, num_layers=24, num_heads=14, num_kv_heads=2, head_width=64)
-    c.model.update(mlp_width=4864, qkv_bias=True, rope_theta=1e6, norm_eps=1e-6)
-    c.model.max_positions = 32_768
-    c.model.tie_embeddings = False
-    c.tokenizer.vocab_size = 151_936
     return c

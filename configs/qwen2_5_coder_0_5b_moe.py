@@ -9,11 +9,12 @@ Hardware: one GPU of 141 GB. Memory by `plan`: 82.4 GiB of each device.
 
 from ml_collections import ConfigDict
 
-from ale_jax.configs import qwen2_5_coder_0_5b
+from ale_jax.configs import real_model
 
 
 def get_config(algorithm: str = "ipa") -> ConfigDict:
-    c = qwen2_5_coder_0_5b.get_config(algorithm)
+    """algorithm: one of configs/algorithms.py."""
+    c = real_model.qwen2_5_coder_0_5b(algorithm)
     c.name = "qwen2_5_coder_0_5b_moe"
     c.hardware.chip = "h200"
     c.model.update(num_experts=8, experts_per_token=2, expert_width=4864)

@@ -8,14 +8,15 @@ Hardware: Cloud TPU v5p-64. Memory by `plan`: 74.3 GiB of each device.
 
 from ml_collections import ConfigDict
 
-from ale_jax.configs import qwen3_30b_a3b
+from ale_jax.configs import real_model
 
 
 def get_config(algorithm: str = "ipa") -> ConfigDict:
-    c = qwen3_30b_a3b.get_config(algorithm)
+    """algorithm: one of configs/algorithms.py."""
+    c = real_model.qwen3_30b_a3b(algorithm)
     c.name = "qwen3_30b_a3b_v5p"
     c.hardware.update(chip="v5p", devices=32, devices_per_process=4)
-    c.mesh.update(fsdp=8, expert=4)
+    c.mesh.update(data=1, fsdp=8, expert=4)
     c.learn.microbatch_rows = 32
     c.engine.pages = 64 * 128  # of each host: for all slots at full length
     return c

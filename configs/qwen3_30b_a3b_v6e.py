@@ -8,14 +8,15 @@ Hardware: Cloud TPU v6e-64. Memory by `plan`: 30.1 GiB of each device.
 
 from ml_collections import ConfigDict
 
-from ale_jax.configs import qwen3_30b_a3b
+from ale_jax.configs import real_model
 
 
 def get_config(algorithm: str = "ipa") -> ConfigDict:
-    c = qwen3_30b_a3b.get_config(algorithm)
+    """algorithm: one of configs/algorithms.py."""
+    c = real_model.qwen3_30b_a3b(algorithm)
     c.name = "qwen3_30b_a3b_v6e"
     c.hardware.update(chip="v6e", devices=64, devices_per_process=4)
-    c.mesh.update(fsdp=16, expert=2, tensor=2)
+    c.mesh.update(data=1, fsdp=16, expert=2, tensor=2)
     c.learn.microbatch_rows = 32
     c.engine.update(pages=64 * 16, weights="int8")  # for eight conversations at full length
     return c

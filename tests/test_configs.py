@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import inspect
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from ale_jax import configs
 from ale_jax.config.run import RunConfig
 from ale_jax.config.worlds import WorldsConfig
-from ale_jax.configs.algorithms import PRESETS, rl
+from ale_jax.configs import algorithms
 from ale_jax.system.build_config import build_config
 from ale_jax.system.fields import flat
 from ale_jax.system.plan import GIB, make_plan
@@ -20,6 +21,7 @@ from tests.rows import each_row
 
 FOLDER = Path(configs.__file__).parent
 NAMES = sorted(p.stem for p in FOLDER.glob("*.py") if "def get_config" in p.read_text())
+EXPERIMENTS = sorted(f"experiments.{p.stem}" for p in FOLDER.glob("experiments/[a-z]*.py"))
 PLANNED = [name for name in NAMES if not name.startswith(("quickstart", "smoke"))]
 
 
@@ -34,6 +36,23 @@ def test_a_config_file_is_valid_and_its_docstring_is_a_lab_record(name):
     assert command.startswith(f"python -m ale_jax.launch --config=configs/{name}.py --")
     assert "--workdir=" in command
     assert "Hardware:" in "\n".join(rest)
+
+
+SCREEN = 50  # lines
+
+
+def _built_on(module):
+    """The modules that a config's settings come from, apart from the algorithms."""
+    imported = filter(inspect.ismodule, vars(module).values())
+    near = {m for m in imported if m.__name__.startswith("ale_jax.configs.")} - {algorithms}
+    return near.union(*map(_built_on, near))
+
+
+@each_row("name", NAMES + EXPERIMENTS)
+def test_what_a_config_sets_is_on_one_screen_and_in_at_most_one_other_file(name):
+    module = importlib.import_module(f"ale_jax.configs.{name}")
+    assert len(inspect.getsourcelines(module.get_config)[0]) <= SCREEN
+    assert len(_built_on(module)) <= 1
 
 
 @each_row("name", PLANNED)
@@ -71,7 +90,7 @@ def test_the_other_configs_fit_two_cores():
     assert done.returncode == 0, done.stderr
 
 
-@each_row("name", sorted(PRESETS))
+@each_row("name", sorted(algorithms.PRESETS))
 def test_an_algorithm_is_valid_and_differs_from_the_quickstart_in_nothing_else(name):
     mine, rivals = (
         flat(importlib.import_module("ale_jax.configs.quickstart").get_config(n).to_dict())
@@ -80,7 +99,7 @@ def test_an_algorithm_is_valid_and_differs_from_the_quickstart_in_nothing_else(n
     assert rivals["algo.name"] == name
     own = ("algo.", "critics.")
     other = {n for n in mine if mine[n] != rivals[n] and not n.startswith(own)}
-    other -= {f"rl.{field}" for field in rl(name)}
+    other -= {f"rl.{field}" for field in algorithms.rl(name)}
     assert other == (set() if name == "ipa" else {"name"})
     build_config(importlib.import_module("ale_jax.configs.smoke").get_config(name).to_dict())
 

@@ -80,7 +80,7 @@ class CriticsHypers(Settings):
         at_most=1 << 30,
         remedy="1 is one update per epoch",
     )
-    optimizer: OptimizerHypers = section(OptimizerHypers)
+    optimizer: OptimizerHypers = section(OptimizerHypers, learning_rate=1e-5)
 
     def __post_init__(self) -> None:
         super().__post_init__()

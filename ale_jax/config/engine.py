@@ -17,13 +17,13 @@ class EngineShape(Settings):
     """
 
     max_sequences: int = setting(
-        20,
+        64,
         "conversations that are prefilled or decoded at once. Others may be open meanwhile.",
         at_least=1,
     )
-    max_sequence_length: int = setting(384, "tokens of the longest conversation.", at_least=1)
+    max_sequence_length: int = setting(4096, "tokens of the longest conversation.", at_least=1)
     decode_steps: int = setting(
-        4,
+        8,
         "tokens that are decoded per conversation and dispatch.",
         at_least=1,
     )
@@ -34,23 +34,23 @@ class EngineShape(Settings):
         "GPUs gain little, as the call that begins a dispatch waits for most of it there.",
     )
     prefill_tokens: tuple[int, ...] = setting(
-        (32, 128),
+        (128, 512),
         "prefill bucket sizes. Context is prefilled in chunks, each padded to the smallest size "
         "that holds it; the last one is the longest chunk.",
     )
     prefill_rows: int = setting(
-        1,
+        4,
         "chunks that are computed together, per shard. Rows without one are computed empty.",
         at_least=1,
     )
     prefill_budget: int = setting(
-        512,
+        4096,
         "tokens per shard that are prefilled per dispatch, at most, so that decoding does not "
         "wait long for prefill.",
     )
-    page_tokens: int = setting(16, "tokens per page of the cache.", at_least=1)
+    page_tokens: int = setting(64, "tokens per page of the cache.", at_least=1)
     pages: int = setting(
-        480,
+        4096,
         "pages of the cache, at least those of one conversation of max_sequence_length in each "
         "shard. A conversation takes them as it grows, and shares those of a prompt with the same "
         "beginning. If there are too few, the pages of some conversations are swapped out to the "

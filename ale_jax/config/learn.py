@@ -16,8 +16,8 @@ class Shape(Settings):
     trajectory without sampled chunks takes the room of one chunk.
     """
 
-    microbatch_rows: int = setting(4, "rows of a microbatch.", at_least=1)
-    pack_length: int = setting(640, "tokens of a row.", at_least=1)
+    microbatch_rows: int = setting(8, "rows of a microbatch.", at_least=1)
+    pack_length: int = setting(4096, "tokens of a row.", at_least=1)
     chunks_per_pack: int = setting(32, "maximum number of chunks in a row.", at_least=1)
 
 

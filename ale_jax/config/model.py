@@ -16,18 +16,21 @@ TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig(Settings):
-    """The policy's shape, without the vocabulary size, which comes from the tokenizer."""
+    """The policy's shape, without the vocabulary size, which comes from the tokenizer.
 
-    width: int = setting(128, "width of the residual stream.", at_least=1)
-    num_layers: int = setting(3, "decoder layers.", at_least=1)
+    Sizes are those of Qwen3-0.6B unless a recipe says otherwise.
+    """
+
+    width: int = setting(1024, "width of the residual stream.", at_least=1)
+    num_layers: int = setting(28, "decoder layers.", at_least=1)
     num_heads: int = setting(
-        4,
+        16,
         "query heads of each layer, a multiple of num_kv_heads.",
         at_least=1,
     )
-    num_kv_heads: int = setting(2, "key and value heads of each layer.", at_least=1)
-    head_width: int = setting(32, "width of a head; even.", at_least=1)
-    mlp_width: int = setting(384, "inner width of a dense feed-forward block.", at_least=1)
+    num_kv_heads: int = setting(8, "key and value heads of each layer.", at_least=1)
+    head_width: int = setting(128, "width of a head; even.", at_least=1)
+    mlp_width: int = setting(3072, "inner width of a dense feed-forward block.", at_least=1)
     num_experts: int = setting(
         0,
         "experts of each mixture-of-experts layer; 0: all layers are dense.",
@@ -57,7 +60,7 @@ class ModelConfig(Settings):
         "(factor, low, high, trained positions) of Llama 3's scaling; empty: no scaling.",
     )
     max_positions: int = setting(
-        2048,
+        32_768,
         "longest conversation, in tokens, that the model was made for. It is only a limit on "
         "engine.max_sequence_length.",
         at_least=1,

@@ -14,7 +14,7 @@ class OptimizerHypers(Settings):
     """
 
     name: str = setting(
-        "muon",
+        "adamw",
         '"adamw"; "muon": Muon for weight matrices (momentum orthogonalised by Newton-Schulz) and '
         "NAdamW (AdamW with Nesterov momentum) for embeddings, output head, norms and the router; "
         'or "adafactor": a second moment per row and column instead of per weight, and no first '
@@ -22,13 +22,13 @@ class OptimizerHypers(Settings):
         choices=("adamw", "adafactor", "muon"),
     )
     learning_rate: float = setting(
-        5e-4,
+        1e-6,
         "peak rate of AdamW, NAdamW and Adafactor. NAdamW's first update of a weight is 1 + b1 / "
         "(1 + b1) times the rate, 1.47 with b1 0.9.",
         above=0,
     )
     muon_learning_rate: float = setting(
-        0.0025,
+        0.02,
         "peak rate of the weights that Muon updates: the spectral norm of an update is about the "
         "rate times sqrt(max(1, outputs / inputs)) of the matrix.",
         above=0,

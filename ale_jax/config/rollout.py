@@ -82,13 +82,13 @@ class RolloutConfig(Settings):
         'sandbox runtime; "auto" uses Docker if its daemon answers, and otherwise bubblewrap.',
         choices=RUNTIMES,
     )
-    actors: int = setting(2, "rollout workers.", at_least=1)
+    actors: int = setting(4, "rollout workers.", at_least=1)
     episodes_per_actor: int = setting(
-        10,
+        16,
         "episodes that each worker plays concurrently.",
         at_least=1,
     )
-    max_reply_tokens: int = setting(64, "maximum tokens of one reply.", at_least=1)
+    max_reply_tokens: int = setting(512, "maximum tokens of one reply.", at_least=1)
     retries: int = setting(
         2,
         "how often an episode is repeated that was rejected, or that the system failed.",

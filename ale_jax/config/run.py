@@ -117,7 +117,7 @@ class RunConfig(Settings):
     learn: LearnConfig = section(LearnConfig)
     lora: LoraShape = section(LoraShape)
     warm_start: WarmStartConfig = section(WarmStartConfig)
-    warm_start_optimizer: OptimizerHypers = section(OptimizerHypers)
+    warm_start_optimizer: OptimizerHypers = section(OptimizerHypers, learning_rate=1e-5)
     rl: RlConfig = section(RlConfig)
     rl_optimizer: OptimizerHypers = section(OptimizerHypers)
     algo: AlgoConfig = section(AlgoConfig)

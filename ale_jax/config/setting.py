@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any, TypeVar, cast
 
@@ -69,9 +70,10 @@ def setting(default: T, meaning: str, **facts: Any) -> T:
     return cast(T, dataclasses.field(default=default, metadata=metadata))
 
 
-def section(kind: type[T]) -> T:
-    """Declares a field that holds settings of their own."""
-    return cast(T, dataclasses.field(default_factory=kind))
+def section(kind: type[T], **defaults: Any) -> T:
+    """Declares a field that holds settings of their own. defaults: those that differ from the
+    kind's."""
+    return cast(T, dataclasses.field(default_factory=functools.partial(kind, **defaults)))
 
 
 def facts_of(field: dataclasses.Field[Any]) -> Facts | None:

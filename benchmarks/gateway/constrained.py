@@ -39,7 +39,16 @@ from benchmarks.gateway.plan import Plan
 from benchmarks.gateway.resent import quickstart_policy
 from benchmarks.gateway.scripted import small_tokenizer
 
-ENGINE = EngineShape(max_sequences=20, max_sequence_length=768, pages=20 * 48)
+ENGINE = EngineShape(
+    max_sequences=20,
+    max_sequence_length=768,
+    decode_steps=4,
+    prefill_tokens=(32, 128),
+    prefill_rows=1,
+    prefill_budget=512,
+    page_tokens=16,
+    pages=20 * 48,
+)
 TOGETHER, REPLY_TOKENS = 20, 120
 KINDS, MOST_LINES = ("text", "binary"), 3
 LOOK = {

@@ -56,7 +56,11 @@ SAID = 200  # characters
 ENGINE = EngineShape(
     max_sequences=2,
     max_sequence_length=4096,
+    decode_steps=4,
     prefill_tokens=(64, 512),
+    prefill_rows=1,
+    prefill_budget=512,
+    page_tokens=16,
     pages=2 * 4096 // 16,
     share_replies=True,
 )

@@ -38,7 +38,17 @@ from benchmarks.gateway.plan import Plan
 from benchmarks.gateway.scripted import Stage, small_tokenizer
 
 # As a server has it.
-ENGINE = EngineShape(max_sequences=4, max_sequence_length=4096, pages=4 * 256, share_replies=True)
+ENGINE = EngineShape(
+    max_sequences=4,
+    max_sequence_length=4096,
+    decode_steps=4,
+    prefill_tokens=(32, 128),
+    prefill_rows=1,
+    prefill_budget=512,
+    page_tokens=16,
+    pages=4 * 256,
+    share_replies=True,
+)
 REPLY_TOKENS = 32
 SEEN = "The file notes.txt has three lines. What is in it? Done, the answer is 42. "
 WAYS = ("kept", "resent", "displaced", "unknown")

@@ -8,19 +8,42 @@ small enough for eighteen runs in three hours. Hardware: two CPU cores; no accel
 
 from ml_collections import ConfigDict
 
-from ale_jax.configs import quickstart
+from ale_jax.config.run import RunConfig
+from ale_jax.configs import algorithms
 
 
 def get_config(algorithm: str = "ipa") -> ConfigDict:
-    c = quickstart.get_config(algorithm)
+    """algorithm: one of configs/algorithms.py."""
+    c = ConfigDict(RunConfig().to_json())
     c.name = "shell"
-    c.model.update(width=96, num_heads=3, num_kv_heads=3, mlp_width=288)
-    c.model.update(num_experts=0, experts_per_token=0, expert_width=0, dense_layers=())
-    c.worlds.update(train_families=("lane", "log", "lookup"), held_out_families=())
-    c.agent.turns = 8
-    c.warm_start.update(transcripts_per_family=192, max_steps=300, target_success=0.3)
-    c.rl.update(steps=60, groups_per_step=8, group_size=8)
-    c.rl_optimizer.decay_steps = 60
-    c.eval.held_out_tasks = 0
+
+    c.rl.update(steps=60, groups_per_step=8, group_size=8, alpha=1.0)
+    c.rl_optimizer.update(name="muon", learning_rate=5e-4, muon_learning_rate=0.0025)
+    c.rl_optimizer.update(warmup_steps=5, decay_steps=60)
+    c.rl.update(algorithms.rl(algorithm))
+    c.algo.update(algorithms.named(algorithm))
+    if c.algo.advantage.balance == "none":
+        c.algo.loss.negative_weight = 0.1  # as in configs/quickstart.py
+    c.critics.update(algorithms.critics(algorithm))
+    c.critics.optimizer.update(name="muon", learning_rate=1e-3, muon_learning_rate=0.005)
+    c.critics.optimizer.update(warmup_steps=5, decay_steps=170)
+
+    c.worlds.train_families = ("lane", "log", "lookup")
+    c.eval.tasks = 240
     c.checkpoint.every = 30
+
+    c.warm_start.update(transcripts_per_family=192, max_steps=300, target_success=0.3)
+    c.warm_start_optimizer.update(name="muon", learning_rate=5e-3, muon_learning_rate=0.02)
+    c.warm_start_optimizer.warmup_steps = 20
+
+    c.model.update(width=96, num_layers=3, num_heads=3, num_kv_heads=3, head_width=32)
+    c.model.update(mlp_width=288, max_positions=2048)
+    c.tokenizer.vocab_size = 736
+
+    c.agent.turns = 8
+    c.rollout.update(actors=2, episodes_per_actor=10, max_reply_tokens=64)
+    c.engine.update(max_sequences=20, max_sequence_length=384, decode_steps=4)
+    c.engine.update(prefill_tokens=(32, 128), prefill_rows=1, prefill_budget=512)
+    c.engine.update(page_tokens=16, pages=20 * 384 // 16)
+    c.learn.update(microbatch_rows=4, pack_length=640)
     return c

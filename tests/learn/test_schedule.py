@@ -16,7 +16,15 @@ from ale_jax.model.params import init_table, param_table
 from ale_jax.model.sharding import make_mesh
 from tests.model.shapes import DENSE
 
-HYPERS = OptimizerHypers(warmup_steps=3, decay_steps=10, b1=0.0, weight_decay=0.1)
+HYPERS = OptimizerHypers(
+    name="muon",
+    learning_rate=5e-4,
+    muon_learning_rate=0.0025,
+    warmup_steps=3,
+    decay_steps=10,
+    b1=0.0,
+    weight_decay=0.1,
+)
 UPDATES, EVENT = 22, 8
 # An embedding, which Muon leaves to Adam, and a matrix.
 TABLE = {
