@@ -154,7 +154,7 @@ def _balanced(advantage_NC: jax.Array, rewards: Rewards, num_groups: int) -> jax
 def _chunk_return(
     rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers
 ) -> jax.Array:
-    """IPA: the discounted return of each chunk, centred as `hp.centring` says.
+    """Returns IPA's advantages, the discounted return of each chunk, centred as `hp.centring` says.
 
     "outcome": the return with R - b as the last chunk's reward, divided by the std of R. If only
     the outcome is rewarded, A_k = gamma^(K-k) (R - b): the baseline is subtracted before
@@ -178,7 +178,8 @@ def _chunk_return(
 def _centred_return(
     rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers
 ) -> jax.Array:
-    """G_k less the mean of G over the group's members at the same place, after the discount.
+    """Returns G_k less the mean of G over the group's members at the same place, after the
+    discount.
 
     The place is the chunk's index from the start ("chunk") or from the end ("distance"), and
     members without a chunk there are not compared: whoever is alone has advantage 0. By index, the
@@ -199,8 +200,8 @@ def _centred_return(
 
 
 def _outcome(rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers) -> jax.Array:
-    """(R - b) / std on all chunks: GRPO (arXiv 2402.03300) with the group's mean and std, Dr. GRPO
-    (2503.20783) without the std, RLOO (2402.14740) with the mean of the other members."""
+    """Returns (R - b) / std on all chunks: GRPO (arXiv 2402.03300) with the group's mean and std,
+    Dr. GRPO (2503.20783) without the std, RLOO (2402.14740) with the mean of the other members."""
     baseline_N, divisor_N = _baseline_and_divisor(rewards, num_groups, hp)
     advantage_N = (rewards.outcome_N - baseline_N) / divisor_N
     return jnp.broadcast_to(advantage_N[:, None], rewards.reward_NC.shape)
@@ -214,9 +215,9 @@ def _baseline_and_divisor(
 
 
 def _gigpo(rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers) -> jax.Array:
-    """Group-in-group (GiGPO, arXiv 2505.10978): the outcome relative to the group, plus
-    `anchor_weight` times each chunk's discounted return relative to those of the group members that
-    reached the same state (`anchor_depth`)."""
+    """Returns the advantages of group-in-group (GiGPO, arXiv 2505.10978): the outcome relative to
+    the group, plus `anchor_weight` times each chunk's discounted return relative to those of the
+    group members that reached the same state (`anchor_depth`)."""
     episode_NC = _outcome(rewards, num_groups, gamma, hp)
     return_NC = chunk_returns(rewards.reward_NC, rewards.num_chunks_N, gamma)
     if hp.anchor_depth:
@@ -229,8 +230,8 @@ def _gigpo(rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers)
 
 
 def _hgpo(rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers) -> jax.Array:
-    """Hierarchy of groups (HGPO, arXiv 2602.22817): `_gigpo`, with states by the last 1 to
-    `anchor_depth` observations."""
+    """Returns the advantages of a hierarchy of groups (HGPO, arXiv 2602.22817): `_gigpo`, with
+    states by the last 1 to `anchor_depth` observations."""
     episode_NC = _outcome(rewards, num_groups, gamma, hp)
     return_NC = chunk_returns(rewards.reward_NC, rewards.num_chunks_N, gamma)
     assert rewards.anchor_NCH is not None, hp.anchor_depth
@@ -239,15 +240,16 @@ def _hgpo(rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers) 
 
 
 def _tree(rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers) -> jax.Array:
-    """Members of a group that share a history are a tree: what a chunk changed of the mean outcome
-    of those who pass (`along_tree`)."""
+    """Returns what a chunk changed of the mean outcome of those who pass (`along_tree`): members of
+    a group that share a history are a tree."""
     root_N, divisor_N = _baseline_and_divisor(rewards, num_groups, hp)
     rise_NC = along_tree(rewards.outcome_N, root_N, rewards.anchor_NC, rewards.real_NC)
     return rise_NC / divisor_N[:, None]
 
 
 def _step(rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers) -> jax.Array:
-    """Each chunk's discounted return, normalised over the chunks of its group, tag or batch."""
+    """Returns each chunk's discounted return, normalised over the chunks of its group, tag or
+    batch."""
     num_chunks = rewards.reward_NC.shape[1]
     keys = {name: jnp.repeat(key_N, num_chunks) for name, key_N in rewards.keys.items()}
     return_U = chunk_returns(rewards.reward_NC, rewards.num_chunks_N, gamma).reshape(-1)
@@ -257,7 +259,7 @@ def _step(rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers) 
 
 
 def _later(rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers) -> jax.Array:
-    """Zeros: token-level advantages are computed later, on packed batches."""
+    """Returns zeros: token-level advantages are computed later, on packed batches."""
     return jnp.zeros_like(rewards.reward_NC)
 
 

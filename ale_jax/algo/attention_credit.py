@@ -111,7 +111,7 @@ def response_ranks(
 
 
 def _count(share: float, size_BT: jax.Array) -> jax.Array:
-    """`share` of `size_BT` tokens, rounded to the nearest integer."""
+    """Returns `share` of `size_BT` tokens, rounded to the nearest integer."""
     return jnp.round(share * size_BT.astype(jnp.float32)).astype(jnp.int32)
 
 
@@ -213,7 +213,7 @@ def coupled_share(
 
 
 def _moved(x_BT: jax.Array, unit_BT: jax.Array, step: int) -> jax.Array:
-    """The value `step` tokens earlier; 0 if that token is in another unit, or in none (-1)."""
+    """Returns the value `step` tokens earlier; 0 if that token is in another unit, or in none (-1)."""
     pad = ((0, 0), (step, 0))
     T = x_BT.shape[1]
     earlier_BT = jnp.pad(x_BT, pad)[:, :T]

@@ -5,6 +5,28 @@ ratio pi / pi_old at the level of the hyperparameters, A is the advantage, and s
 gradient. clipped_BT marks where the bound of the ratio is active, for the metrics. `LOSSES` in
 `ale_jax.config.algo` lists which hyperparameters each loss reads.
 
+How hard each loss pushes log pi of a token, -dL / d log pi, at the ratios 1/2, 1 and 2, first for
+A = 1 and then for A = -1:
+
+    >>> clip, cap, tau = {"clip_low": 0.2, "clip_high": 0.2}, {"ratio_cap": 1.0}, {"tau": 1.0}
+    >>> hypers = {"vanilla": {}, "ppo": clip, "cispo": clip, "tis": cap, "topr": cap, "kimi": tau}
+    >>> hypers["sapo"] = {"tau": 1.0, "tau_negative": 1.0}
+    >>> def push(kind, advantage, ratio):
+    ...     def loss(logp):  # pi_old is 1 here
+    ...         token = Tokens(logp, logp, jnp.array(advantage))
+    ...         return TOKEN_LOSSES[kind](token, LossHypers(kind, **hypers[kind]))[0]
+    ...     return 0.0 - float(jax.grad(loss)(jnp.log(ratio)))
+    >>> for kind in hypers:
+    ...     pushes = [push(kind, a, r) for a in (1.0, -1.0) for r in (0.5, 1.0, 2.0)]
+    ...     print(f"{kind:8}", *(f"{each:5.2f}" for each in pushes))
+    vanilla   1.00  1.00  1.00 -1.00 -1.00 -1.00
+    ppo       0.50  1.00  0.00  0.00 -1.00 -2.00
+    cispo     0.80  1.00  1.20 -0.80 -1.00 -1.20
+    tis       0.50  1.00  1.00 -0.50 -1.00 -1.00
+    topr      1.00  1.00  1.00 -0.50 -1.00 -1.00
+    kimi      1.69  1.00  0.31 -0.31 -1.00 -1.69
+    sapo      0.47  1.00  1.57 -0.47 -1.00 -1.57
+
 The divergences estimate KL(pi || ref) from one token sampled from pi (Schulman 2020), with
 d = log pi - log ref: k1 = d; k2 = d^2 / 2; k3 = exp(-d) - 1 + d. k1 and k3 are unbiased, and k3 is
 never negative. In a loss only the gradient matters. The gradient of k1 has mean 0 for every
@@ -61,13 +83,14 @@ class Tokens(NamedTuple):
 
 
 def _vanilla(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
-    """-A log pi: REINFORCE, no ratio."""
+    """Returns -A log pi: REINFORCE, without a ratio."""
     never_BT = jnp.zeros(tokens.logp_BT.shape, bool)
     return -tokens.advantage_BT * tokens.logp_BT, never_BT
 
 
 def _ppo(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
-    """-min(r A, clip(r, 1 - low, 1 + high) A) (arXiv 1707.06347; low and high apart: 2503.14476).
+    """Returns -min(r A, clip(r, 1 - low, 1 + high) A) (arXiv 1707.06347; low and high apart:
+    2503.14476).
 
     dual_clip c: where A < 0 the objective is at least c A (arXiv 1912.09729), so that the effect of
     a token with a large ratio is bounded. At the sequence level this is GSPO.
@@ -92,18 +115,20 @@ def _is_capped(ratio_BT: jax.Array, hp: LossHypers) -> jax.Array:
 
 
 def _tis(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
-    """-sg(min(r, cap)) A log pi: truncated importance sampling (Eq 4 of arXiv 2512.24873)."""
+    """Returns -sg(min(r, cap)) A log pi: truncated importance sampling (Eq 4 of arXiv 2512.24873)."""
     ratio_BT = tokens.weight_BT
     weight_BT = jnp.minimum(ratio_BT, hp.ratio_cap)
     return -(weight_BT * tokens.advantage_BT) * tokens.logp_BT, _is_capped(ratio_BT, hp)
 
 
 def _topr(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
-    """Tapered off-policy REINFORCE (arXiv 2503.14286): -A log pi where A > 0, TIS elsewhere. A
-    success keeps its full weight when the policy has moved away from it. clip_low, clip_high, which
-    are not in the paper: a success that has become 1 + clip_high times as likely, or a failure that
-    has become 1 - clip_low times as likely, is not pushed any further, so that a batch can be used
-    several times.
+    """Returns -A log pi where A > 0, and TIS elsewhere: tapered off-policy REINFORCE (arXiv
+    2503.14286).
+
+    A success keeps its full weight when the policy has moved away from it. clip_low, clip_high,
+    which are not in the paper: a success that has become 1 + clip_high times as likely, or a
+    failure that has become 1 - clip_low times as likely, is not pushed any further, so that a batch
+    can be used several times.
 
     With a ratio per chunk, discounted returns per chunk and a mask on chunks this is IPA (Eq 9).
     """
@@ -119,7 +144,7 @@ def _topr(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
 
 
 def _cispo(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
-    """-sg(clip(r, 1 - low, 1 + high)) A log pi (arXiv 2506.13585). The gradient of clipped
+    """Returns -sg(clip(r, 1 - low, 1 + high)) A log pi (arXiv 2506.13585). The gradient of clipped
     tokens is bounded, not removed."""
     ratio_BT = tokens.weight_BT
     weight_BT = jnp.clip(ratio_BT, 1.0 - hp.clip_low, 1.0 + hp.clip_high)
@@ -127,15 +152,15 @@ def _cispo(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
 
 
 def _kimi(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
-    """-A log pi + tau/2 (log r)^2 (arXiv 2501.12599): the square keeps the policy near pi_old. It
-    has a gradient even where A is 0."""
+    """Returns -A log pi + tau/2 (log r)^2 (arXiv 2501.12599). The square keeps the policy near
+    pi_old; it has a gradient even where A is 0."""
     never_BT = jnp.zeros(tokens.logp_BT.shape, bool)
     pull_BT = 0.5 * hp.tau * tokens.log_ratio_BT**2
     return pull_BT - tokens.advantage_BT * tokens.logp_BT, never_BT
 
 
 def _sapo(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
-    """-f(r) A with f(r) = 4/tau sigmoid(tau (r - 1)) (SAPO, arXiv 2511.20347); tau is
+    """Returns -f(r) A with f(r) = 4/tau sigmoid(tau (r - 1)) (SAPO, arXiv 2511.20347); tau is
     `tau_negative` where A is not positive.
 
     The gradient of f is 1 at r = 1 and falls off smoothly on both sides, where a clip is flat on
@@ -248,9 +273,9 @@ def _means(
     num_chunks: int,
     aggregation: str,
 ) -> jax.Array:
-    """The losses of tokens outside all chunks, times s: 1, or 1 / the number of counted tokens in
-    the trajectory ("trajectory_means") or between two tokens that are not counted ("chunk_means").
-    """
+    """Returns the losses of tokens outside all chunks, times s: 1, or 1 / the number of counted
+    tokens in the trajectory ("trajectory_means") or between two tokens that are not counted
+    ("chunk_means")."""
     if aggregation == "trajectory_means":
         return loss_BT * one_over_count(jnp.where(counted_BT, segment_BT - 1, -1), num_chunks)
     if aggregation == "chunk_means":
@@ -259,7 +284,8 @@ def _means(
 
 
 def _one_over_run(counted_BT: jax.Array) -> jax.Array:
-    """1 / (length of the run of counted tokens around each); 0 where a token is not counted."""
+    """Returns 1 / (length of the run of counted tokens around each); 0 where a token is not
+    counted."""
     length = counted_BT.shape[1]
     place_BT = jnp.broadcast_to(jnp.arange(length)[None, :], counted_BT.shape)
     before_BT = jax.lax.cummax(jnp.where(counted_BT, -1, place_BT), axis=1)

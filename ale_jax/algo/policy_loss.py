@@ -141,7 +141,8 @@ def _figures(
     log_ratio_BT: jax.Array,
     level: str,
 ) -> dict[str, jax.Array]:
-    """ "ratio" is summed over tokens if the level is "token", otherwise over chunks."""
+    """Sums what the metrics count. "ratio" is summed over tokens if the level is "token", otherwise
+    over chunks."""
     action_mask_BT = chunk_BT >= 0
     real_BC = chunk_count(chunk_BT, num_chunks) > 0
     kept_BC = chunk_sum(keep_BT.astype(jnp.float32), chunk_BT, num_chunks) > 0
@@ -160,7 +161,7 @@ def _figures(
 def _ratio_counts(
     own_BT: jax.Array, chunk_BT: jax.Array, segment_BT: jax.Array, num_chunks: int
 ) -> dict[str, jax.Array]:
-    """The distribution of pi / pi_old over tokens and over chunks."""
+    """Counts pi / pi_old in bins, over tokens and over chunks."""
     own_BT = jax.lax.stop_gradient(own_BT)
     mean_BT = unit_mean(own_BT, chunk_BT, segment_BT, "chunk", num_chunks)
     low, high = map(math.log, NEAR)

@@ -123,7 +123,7 @@ def over_chunks(x_BT: jax.Array, chunk_BT: jax.Array) -> jax.Array:
 
 
 def _rest_of_chunk(x_BT: jax.Array, chunk_BT: jax.Array) -> jax.Array:
-    """Sum of x from each policy token to the end of its chunk."""
+    """Sums x from each policy token to the end of its chunk."""
 
     def step(later: Columns, now: Columns) -> tuple[Columns, jax.Array]:
         (x_B, chunk_B), (sum_B, chunk_later_B) = now, later

@@ -175,13 +175,13 @@ class Recall:
 
 
 def _versions(trajectory: Trajectory) -> set[int]:
-    """Of the weights that sampled its tokens, and of its start."""
+    """Returns the versions of the weights that sampled its tokens, and that of its start."""
     sampled = (turn.version.tolist() for turn in trajectory.sampled_turns)
     return {trajectory.start_version}.union(*sampled)
 
 
 def _continues(trajectory: Trajectory, request: RolloutRequest) -> bool:
-    """Whether it begins with the very prefix turns of the request."""
+    """Tells whether it begins with the very prefix turns of the request."""
     turns = trajectory.turns[: trajectory.num_prefix_turns]
     return len(turns) == len(request.prefix_turns) and all(
         np.array_equal(ours.prompt_ids, asked.prompt_ids)

@@ -242,7 +242,7 @@ class _Row:
 
 
 def _room(sample: Sample) -> int:
-    """The chunks that it takes the room of."""
+    """Returns how many chunks it takes the room of."""
     return max(sample.num_chunks, 1)
 
 
@@ -262,7 +262,7 @@ def _assign_rows(samples: Sequence[Sample], shape: Shape) -> tuple[list[_Row], l
 
 
 def _empty_batch(shape: Shape, samples: Sequence[Sample]) -> Batch:
-    """A batch of padding; it has arrays of experts and of masks if some sample has."""
+    """Makes a batch of padding; it has arrays of experts and of masks if some sample has."""
     BT = shape.microbatch_rows, shape.pack_length
     LK = next((s.expert_TLK.shape[1:] for s in samples if s.expert_TLK is not None), None)
     w = next((s.mask_Iw.shape[1] for s in samples if s.mask_Iw is not None), None)

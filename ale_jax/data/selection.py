@@ -108,7 +108,7 @@ def select_segments(
 def _chosen(
     segments: Sequence[np.ndarray], wanted: Sequence[np.ndarray]
 ) -> Iterator[tuple[int, int, slice[int, int]]]:
-    """(batch, row, tokens) of each segment with a wanted token."""
+    """Yields (batch, row, tokens) of each segment with a wanted token."""
     for z, (segment_BT, wanted_BT) in enumerate(zip(segments, wanted, strict=True)):
         for b, (segment_T, wanted_T) in enumerate(zip(segment_BT, wanted_BT, strict=True)):
             for number in np.unique(segment_T[wanted_T & (segment_T > 0)]):

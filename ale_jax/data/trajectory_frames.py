@@ -161,7 +161,7 @@ def _decode(body: bytes) -> Trajectory:
 
 
 def _dtypes(fields: Mapping[str, Any]) -> list[str]:
-    """Of the arrays of a branch."""
+    """Returns the dtypes of the arrays of a branch, in order."""
     dtypes: list[str] = []
     for *_, has_masks in fields["turns"]:
         dtypes += [*_TURN_ARRAYS.values(), *[_MASK_ID] * bool(has_masks)]
@@ -169,7 +169,7 @@ def _dtypes(fields: Mapping[str, Any]) -> list[str]:
 
 
 def _branch(fields: Mapping[str, Any], arrays: Iterator[np.ndarray]) -> dict[str, Any]:
-    """What a `Trajectory` and a `SideBranch` have in common."""
+    """Restores what a `Trajectory` and a `SideBranch` have in common."""
     texts, num_prefix_turns = fields["turns"], int(fields["num_prefix_turns"])
     _require(0 <= num_prefix_turns <= len(texts), "prefix turns", num_prefix_turns)
     turns = tuple(_turn(text, arrays) for text in texts)
@@ -223,7 +223,7 @@ def _turn(text: Sequence[Any], arrays: Iterator[np.ndarray]) -> Turn:
 
 
 def _check_masks(trajectory: Trajectory) -> None:
-    """Each token must be one that its mask allows: no other can have been sampled."""
+    """Refuses a token that its mask does not allow: it cannot have been sampled."""
     mask_Iw = trajectory.mask_Iw
     held = [
         (turn.action_ids, turn.mask_id)

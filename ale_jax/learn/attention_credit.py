@@ -129,7 +129,7 @@ def amplify_by_attention(
 
 
 def _take(chosen: Selection, batches: Sequence[Batch]) -> list[_Rows]:
-    """The chosen trajectories of the batches, repacked."""
+    """Repacks the chosen trajectories of the batches."""
 
     def take(name: str, padding: float = 0) -> list[np.ndarray]:
         return chosen.take([getattr(b, name) for b in batches], padding)
@@ -172,7 +172,7 @@ def _statistics_and_factor(
     num_segments: int,
     compute: Compute,
 ) -> tuple[AttentionStatistics, jax.Array]:
-    """(statistics, factor [B, T])."""
+    """Returns the statistics of each token, and the factor on its positive advantage, [B, T]."""
     tokens_BT, position_BT = arrays["tokens_BT"], arrays["position_BT"]
     segment_BT, chunk_BT = arrays["segment_BT"], arrays["chunk_BT"]
     heads = attention_statistics(
@@ -198,5 +198,6 @@ _attention_credit = _compiled(_statistics_and_factor)
 
 @_compiled
 def _factor(*args: Any) -> jax.Array:
-    """The factor alone: "random" does not read the statistics, so the compiler omits the pass."""
+    """Returns the factor alone: "random" does not read the statistics, so the compiler omits the
+    pass."""
     return with_rows(_statistics_and_factor(*args)[1])

@@ -294,8 +294,8 @@ class Checkpoints:
         self._record("checkpoint_saved", f"step {step}", step=step, save_seconds=seconds)
 
     def _verify(self, folder: Path) -> dict[str, Any]:
-        """The manifest. ValueError unless it and every file that it lists are as they were
-        written. The files of another format are not looked at."""
+        """Returns the manifest. Raises ValueError unless it and every file that it lists are as
+        they were written. The files of another format are not looked at."""
         manifest = read_manifest(folder, _step(folder))
         if manifest["format"] == FORMAT:
             require_same_files(folder, manifest, self._digests(folder, manifest["state"]))

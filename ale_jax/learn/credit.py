@@ -89,7 +89,7 @@ def _number(names: Iterable[str]) -> np.ndarray:
 
 
 def _anchors(rows: Sequence[tuple[int, Trajectory]], max_chunks: int) -> np.ndarray:
-    """For each chunk, the first row that was in the same state before it.
+    """Finds, for each chunk, the first row that was in the same state before it.
 
     The state is the group and everything that the world has shown so far, in order. What the policy
     wrote is not part of it, because two wordings of one command lead to the same state. The last
@@ -109,7 +109,7 @@ def _anchors(rows: Sequence[tuple[int, Trajectory]], max_chunks: int) -> np.ndar
 
 
 def _token_counts(trajectories: Sequence[Trajectory], max_chunks: int) -> np.ndarray:
-    """Policy tokens by the chunk whose credit they get, int32 [N, C] (see `_side_sample`)."""
+    """Counts policy tokens by the chunk whose credit they get, int32 [N, C] (see `_side_sample`)."""
     tokens_NC = np.zeros((len(trajectories), max_chunks), np.int32)
     for n, trajectory in enumerate(trajectories):
         end = len(trajectory.turns) - trajectory.num_prefix_turns
@@ -122,9 +122,9 @@ def _token_counts(trajectories: Sequence[Trajectory], max_chunks: int) -> np.nda
 def _recent_anchors(
     rows: Sequence[tuple[int, Trajectory]], max_chunks: int, depth: int
 ) -> np.ndarray:
-    """For each chunk and k = 1..depth, the first chunk of its group, by its index in N x C, before
-    which the last k observations were the same. A chunk before which there were fewer is in no
-    state of k observations, and has its own index."""
+    """Finds, for each chunk and k = 1..depth, the first chunk of its group, by its index in N x C,
+    before which the last k observations were the same. A chunk before which there were fewer is in
+    no state of k observations, and has its own index."""
     own_NC = np.arange(len(rows) * max_chunks, dtype=np.int32).reshape(-1, max_chunks)
     anchor_NCH = np.repeat(own_NC[:, :, None], depth, axis=2)
     first: dict[tuple[object, ...], int] = {}
@@ -164,9 +164,9 @@ def credited_samples(table: RewardTable, credit: Credit) -> list[Sample]:
 
 
 def _side_sample(branch: SideBranch, longest: Sample) -> Sample:
-    """A side branch leads to the same outcome as the longest conversation. Each of its chunks gets
-    the credit of that one's chunk which is as far from the end. This is exact for the estimators
-    that look at nothing but the outcome and this distance."""
+    """Gives each chunk of a side branch the credit of the longest conversation's chunk which is as
+    far from the end, because both lead to the same outcome. This is exact for the estimators that
+    look at nothing but the outcome and this distance."""
     sampled = branch.turns[branch.num_prefix_turns :]
     reward_C = np.array([turn.reward for turn in sampled], np.float32)
     assert longest.reward_C is not None, "the table has the rewards of its chunks"

@@ -70,7 +70,7 @@ def table_optimizer(hp: OptimizerHypers, table: Params) -> optax.GradientTransfo
 
 
 def _adafactor(hp: OptimizerHypers) -> optax.GradientTransformation:
-    """The factored moment and the clipped update of Shazeer and Stern 2018. Unlike in
+    """Makes the factored moment and the clipped update of Shazeer and Stern 2018. Unlike in
     optax.adafactor, the rate is absolute and scales the weight decay, as in AdamW."""
     return optax.chain(
         optax.scale_by_factored_rms(),
@@ -85,7 +85,8 @@ def _schedule(hp: OptimizerHypers, rate: float) -> optax.Schedule:
 
 
 def _matrices(table: Params) -> Params:
-    """For each weight, which of its dims are the rows and columns of a matrix; None without."""
+    """Returns, for each weight, which of its dims are the rows and columns of a matrix; None
+    without."""
 
     def dims(param: Param) -> optax.contrib.MuonDimensionNumbers | None:
         return param.matrix and optax.contrib.MuonDimensionNumbers(*param.matrix)
