@@ -213,7 +213,7 @@ def coupled_share(
 
 
 def _moved(x_BT: jax.Array, unit_BT: jax.Array, step: int) -> jax.Array:
-    """Returns the value `step` tokens earlier; 0 if that token is in another unit, or in none (-1)."""
+    """Returns the value `step` tokens earlier; 0 unless that token is in the same unit, from 0."""
     pad = ((0, 0), (step, 0))
     T = x_BT.shape[1]
     earlier_BT = jnp.pad(x_BT, pad)[:, :T]

@@ -115,7 +115,7 @@ def _is_capped(ratio_BT: jax.Array, hp: LossHypers) -> jax.Array:
 
 
 def _tis(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
-    """Returns -sg(min(r, cap)) A log pi: truncated importance sampling (Eq 4 of arXiv 2512.24873)."""
+    """Returns -sg(min(r, cap)) A log pi, truncated importance sampling (arXiv 2512.24873, Eq 4)."""
     ratio_BT = tokens.weight_BT
     weight_BT = jnp.minimum(ratio_BT, hp.ratio_cap)
     return -(weight_BT * tokens.advantage_BT) * tokens.logp_BT, _is_capped(ratio_BT, hp)

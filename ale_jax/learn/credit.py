@@ -109,7 +109,7 @@ def _anchors(rows: Sequence[tuple[int, Trajectory]], max_chunks: int) -> np.ndar
 
 
 def _token_counts(trajectories: Sequence[Trajectory], max_chunks: int) -> np.ndarray:
-    """Counts policy tokens by the chunk whose credit they get, int32 [N, C] (see `_side_sample`)."""
+    """Counts policy tokens by the chunk whose credit they get (`_side_sample`), int32 [N, C]."""
     tokens_NC = np.zeros((len(trajectories), max_chunks), np.int32)
     for n, trajectory in enumerate(trajectories):
         end = len(trajectory.turns) - trajectory.num_prefix_turns
