@@ -51,6 +51,15 @@ def trajectory_statistics(
     is d in the paper. The share of heads with the smallest d are local, and the share with the
     largest d are global (at least one each). WAAD and FAI are linear in the attention, so their
     average over heads equals their value for the averaged attention.
+
+    Of two heads, the first looks one token back and is local, and the second one is global:
+
+        >>> distance_BXT = jnp.array([[[1.0, 1.0], [4.0, 6.0]]])
+        >>> fai_BXT = jnp.array([[[0.125, 0.75], [0.5, 0.25]]])
+        >>> args = distance_BXT, distance_BXT, fai_BXT, jnp.array([[0, 0]]), jnp.array([[1, 1]])
+        >>> found = trajectory_statistics(*args, head_share=0.5, num_segments=1)
+        >>> found.waad_BT.tolist(), found.fai_BT.tolist(), found.delta_BT.tolist()
+        ([[1.0, 1.0]], [[0.5, 0.25]], [[0.0, 0.0]])
     """
     response_BT = jnp.where(chunk_BT >= 0, segment_BT, 0)
     response_BTJ = response_BT[:, :, None] == jnp.arange(1, num_segments + 1)[None, None, :]
@@ -96,6 +105,11 @@ def response_ranks(
 
     Rank 0 is the largest value; of equal values the earlier token ranks first. Tokens outside every
     response are ranked among themselves, per row.
+
+        >>> x_BT, chunk_BT = jnp.array([[9.0, 1.0, 3.0, 2.0]]), jnp.array([[-1, 0, 0, 1]])
+        >>> rank_BT, size_BT = response_ranks(x_BT, chunk_BT, jnp.ones((1, 4), int))
+        >>> rank_BT.tolist(), size_BT.tolist()
+        ([[0, 2, 0, 1]], [[1, 3, 3, 3]])
     """
     response_BT = jnp.where(chunk_BT >= 0, segment_BT, 0)
     order_BT = jnp.lexsort((-x_BT, response_BT), axis=1)
@@ -141,7 +155,16 @@ def credit_factor(
     key: jax.Array,
 ) -> jax.Array:
     """Returns gamma_t, the factor on each token's positive advantage, float32 [B, T]; it is 1
-    except on the chosen tokens. Only the credit "random" reads `key`."""
+    except on the chosen tokens. Only the credit "random" reads `key`.
+
+    With "local", the token after which WAAD changes most has its advantage amplified:
+
+        >>> chunk_BT, delta_BT = jnp.zeros((1, 3), int), jnp.array([[1.0, 4.0, 0.0]])
+        >>> hp = AttentionCreditHypers("local", top_share=0.34, amplification=1.5)
+        >>> statistics = AttentionStatistics(delta_BT, delta_BT, delta_BT)
+        >>> credit_factor(statistics, chunk_BT, chunk_BT + 1, hp, jax.random.key(0)).tolist()
+        [[1.0, 1.5, 1.0]]
+    """
 
     def top(x_BT: jax.Array) -> jax.Array:
         return top_tokens(x_BT, chunk_BT, segment_BT, hp.top_share)

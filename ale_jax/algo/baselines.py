@@ -242,6 +242,16 @@ def along_tree(
         1/3  1/2  1    yes yes no    1          1/6   1/2   1/2
         1/3  1/2  0    yes yes no    1          1/6  -1/2  -1/2
         1/3  0    0    yes no  no    0         -1/3  -1/3  -1/3
+
+    The same, computed:
+
+        >>> anchor_NC = jnp.array([[0, 0, 0], [0, 0, 1], [0, 2, 2]])
+        >>> outcome_N, root_N = jnp.array([1.0, 0.0, 0.0]), jnp.full(3, 1 / 3)
+        >>> for rise_C in along_tree(outcome_N, root_N, anchor_NC, jnp.ones((3, 3), bool)):
+        ...     print(*(f"{float(rise):5.2f}" for rise in rise_C))
+         0.17  0.50  0.50
+         0.17 -0.50 -0.50
+        -0.33 -0.33 -0.33
     """
 
     def of_column(anchor_N: jax.Array, real_N: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -286,6 +296,16 @@ def scale_token_advantages(
     are in 0..G-1. REINFORCE++ (arXiv 2501.03262) uses the mean and std of the batch.
 
     written_MBT: the units that are compared; 0 elsewhere.
+
+    By the batch's mean and std, 1 and 0 become 1 and -1; the third token was not written:
+
+        >>> advantage_MBT = jnp.array([[[1.0, 0.0, 9.0]]])
+        >>> written_MBT = jnp.array([[[True, True, False]]])
+        >>> hp = AdvantageHypers("token_return", mean="batch", std="batch")
+        >>> group_MBT, tag_G = jnp.zeros((1, 1, 3), int), jnp.array([0])
+        >>> scaled_MBT = scale_token_advantages(advantage_MBT, written_MBT, group_MBT, tag_G, hp)
+        >>> scaled_MBT.round(3).tolist()
+        [[[1.0, -1.0, 0.0]]]
     """
     valid_U, group_U = written_MBT.reshape(-1), jnp.maximum(group_MBT.reshape(-1), 0)
     keys = {"group": group_U, "tag": tag_G[group_U], "batch": jnp.zeros_like(group_U)}

@@ -256,6 +256,13 @@ def observations(
 
     The paper takes a mean over the observation tokens. Here Z is that of all other terms, so the
     weight compares a token of an observation with one of the policy, however many there are.
+
+    One token of an observation follows the policy's first one:
+
+        >>> batch = {"chunk_BT": jnp.array([[-1, 0, -1, 1]]), "segment_BT": jnp.ones((1, 4), int)}
+        >>> hp, logp_BT = LossHypers(observation_weight=0.05), jnp.array([[-9.0, -1.0, -3.0, -2.0]])
+        >>> float(observations(logp_BT, batch, num_chunks=2, hp=hp)[0])
+        3.0
     """
     if not hp.observation_weight:
         return 0.0, {}

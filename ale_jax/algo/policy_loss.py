@@ -184,6 +184,10 @@ def count_log_ratios(x_BT: jax.Array, counted_BT: jax.Array) -> jax.Array:
     """Counts the log-ratios of `counted_BT` in each bin, float32 [2 HALF + 1].
 
     Log-ratios beyond +-MAX_LOG_RATIO are counted in the outermost bins.
+
+        >>> counts = count_log_ratios(jnp.array([0.0, 0.0, 9.0]), jnp.array([True, True, False]))
+        >>> float(counts[HALF]), float(counts.sum())
+        (2.0, 2.0)
     """
     scaled_BT = jnp.arcsinh(x_BT / FINE) * float(HALF / np.arcsinh(MAX_LOG_RATIO / FINE))
     bin_BT = jnp.clip(jnp.round(scaled_BT), -HALF, HALF).astype(jnp.int32) + HALF
@@ -215,6 +219,15 @@ def ratio_figures(sums: Mapping[str, np.ndarray]) -> dict[str, float]:
     over chunks (chunk_ratio_p1 ...). far: the share outside [0.8, 1.2]. {} if nothing was counted.
 
     sums: from `policy_loss`, added up over the whole step.
+
+    Of four tokens one has become half as likely, and no chunk was counted:
+
+        >>> tokens = count_log_ratios(jnp.log(jnp.array([1.0, 1.0, 1.0, 0.5])), jnp.ones(4, bool))
+        >>> sums = {"token_ratio_bins": np.asarray(tokens), "token_ratios_far": np.float32(1.0)}
+        >>> sums["chunk_ratio_bins"] = np.zeros_like(sums["token_ratio_bins"])
+        >>> figures = ratio_figures(sums)
+        >>> round(figures["ratio_p1"], 2), figures["ratio_p50"], figures["ratio_far"]
+        (0.5, 1.0, 0.25)
     """
     figures = {}
     for unit, prefix in (("token", "ratio"), ("chunk", "chunk_ratio")):

@@ -56,7 +56,11 @@ def chunk_mean(x_BT: jax.Array, chunk_BT: jax.Array, num_chunks: int) -> jax.Arr
 
 
 def chunk_to_token(x_BC: jax.Array, chunk_BT: jax.Array) -> jax.Array:
-    """Gives every token its chunk's value, [B, T]; 0 outside every chunk."""
+    """Gives every token its chunk's value, [B, T]; 0 outside every chunk.
+
+    >>> chunk_to_token(jnp.array([[5.0, 7.0]]), jnp.array([[-1, 0, 0, 1]])).tolist()
+    [[0.0, 5.0, 5.0, 7.0]]
+    """
     x_BT = jnp.take_along_axis(x_BC, jnp.maximum(chunk_BT, 0), axis=1)
     return jnp.where(chunk_BT >= 0, x_BT, jnp.zeros((), x_BC.dtype))
 

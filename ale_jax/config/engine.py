@@ -129,7 +129,7 @@ class EngineShape(Settings):
 
     @property
     def swapped_pages(self) -> int:
-        """Of a shard, the most pages that one dispatch swaps out, and as many back in."""
+        """The most pages of a shard that one dispatch swaps out, and as many back in."""
         return max(self.pages // 4, self.pages_per_sequence)
 
     @property
