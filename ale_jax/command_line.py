@@ -17,7 +17,7 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
-from ale_jax.system.fields import flat, meant_fields, unknown_field, wrong_value
+from ale_jax.config.fields import flat, meant_fields, unknown_field, wrong_value
 
 OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]*)")
 WIDTH = 100

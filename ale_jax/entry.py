@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from ale_jax.command_line import read_config
+from ale_jax.config.fields import flat, unknown_field
 from ale_jax.config.run import RunConfig
 from ale_jax.monitor.evaluations import Evaluation
 from ale_jax.system import controller, evaluate_run
-from ale_jax.system.build_config import build_config
-from ale_jax.system.checks import check_devices
-from ale_jax.system.fields import flat, unknown_field
+from ale_jax.system.checks import check_devices, checked_config
 from ale_jax.system.hosts.commands import Alone, Processes
 from ale_jax.system.library_log import LibraryLog
 from ale_jax.system.serve import Serving, serving
@@ -92,7 +91,7 @@ def as_config(config: Config, overrides: Mapping[str, Any] | None = None) -> Run
         values: Mapping[str, Any] = config.to_json()
     else:
         values = read_config(str(config), []) if isinstance(config, str | Path) else config
-    return build_config(_overridden(values, overrides or {}))
+    return checked_config(_overridden(values, overrides or {}))
 
 
 def _overridden(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

@@ -130,10 +130,10 @@ def _train(
 
     from ale_jax.entry import train_in
     from ale_jax.system import controller
-    from ale_jax.system.build_config import build_config
+    from ale_jax.system.checks import checked_config
     from ale_jax.system.hosts.run import follow_run, led
 
-    config, path = build_config(values), Path(options.workdir)
+    config, path = checked_config(values), Path(options.workdir)
     have_met = False
     try:
         if jax.process_index() > 0:
@@ -157,18 +157,18 @@ def _train(
 def _doctor(
     values: dict[str, Any], options: flags.FlagValues, host: HostOptions, report: Report
 ) -> int:
-    from ale_jax.system.build_config import build_config
+    from ale_jax.system.checks import checked_config
     from ale_jax.system.doctor.examination import examine
 
     workdir = Path(options.workdir).resolve() if options.workdir else None
-    return examine(build_config(values), host, workdir, report)
+    return examine(checked_config(values), host, workdir, report)
 
 
 def _plan(values: dict[str, Any]) -> int:
-    from ale_jax.system.build_config import build_config
+    from ale_jax.system.checks import checked_config
     from ale_jax.system.plan import make_plan
 
-    plan = make_plan(build_config(values))
+    plan = make_plan(checked_config(values))
     print(plan)
     plan.require_fit()
     return 0
@@ -178,11 +178,11 @@ def _export(values: dict[str, Any], options: flags.FlagValues) -> int:
     if not options.out:
         raise ValueError("--out is missing: name a folder that does not exist yet")
 
-    from ale_jax.system.build_config import build_config
+    from ale_jax.system.checks import checked_config
     from ale_jax.system.states import export_run
     from ale_jax.system.workdir import Workdir
 
-    config = build_config(values)
+    config = checked_config(values)
     with Workdir.open(Path(options.workdir), config) as workdir:
         step = export_run(config, workdir, Path(options.out), options.adapter)
     print(f"the weights of step {step} are in {options.out}")
@@ -190,10 +190,10 @@ def _export(values: dict[str, Any], options: flags.FlagValues) -> int:
 
 
 def _serve(values: dict[str, Any], options: flags.FlagValues) -> int:
-    from ale_jax.system.build_config import build_config
+    from ale_jax.system.checks import checked_config
     from ale_jax.system.serve import serving
 
-    config = build_config(values)
+    config = checked_config(values)
     path = Path(options.workdir).resolve() if options.workdir else None
     address = options.host, options.port
     with contextlib.suppress(KeyboardInterrupt), serving(config, path, *address) as at:

@@ -26,7 +26,7 @@ from ale_jax.learn.learner import make_loss
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec, make_train_step
 from ale_jax.records import Batch, Turn
-from ale_jax.system.build_config import build_config
+from ale_jax.system.checks import checked_config
 
 QUICKSTART_VOCABULARY = 736
 TURNS, PROMPT_SHARE = 4, 0.4  # turns of a trajectory, and the share of each that is its prompt
@@ -80,7 +80,7 @@ def works(quick: bool) -> list[Work]:
 
 def _quickstart() -> RunConfig:
     module = importlib.import_module("ale_jax.configs.quickstart")
-    return build_config(module.get_config().to_dict())
+    return checked_config(module.get_config().to_dict())
 
 
 def _sizes(width: int, layers: int, heads: int, kv_heads: int, mlp: int) -> dict[str, int]:

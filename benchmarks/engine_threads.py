@@ -25,7 +25,7 @@ from ale_jax.configs import smollm2_135m
 from ale_jax.engine.engine import Engine
 from ale_jax.launch import THREAD_SWITCH_SECONDS
 from ale_jax.model.params import init_params
-from ale_jax.system.build_config import build_config
+from ale_jax.system.checks import checked_config
 from benchmarks.weight_swap import NO_STOP, wait_for_decodes
 
 TURNS = 8  # of a conversation, which then makes room for another one
@@ -37,7 +37,7 @@ TIMED = 50
 
 
 def main() -> None:
-    config = build_config(smollm2_135m.get_config().to_dict())
+    config = checked_config(smollm2_135m.get_config().to_dict())
     policy = config.policy_shape(config.tokenizer.vocab_size)
     params = init_params(jax.random.key(0), policy, jnp.bfloat16)
     found = []

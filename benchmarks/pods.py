@@ -36,7 +36,7 @@ from ale_jax.learn.step import ModelSpec, make_train_step
 from ale_jax.model.compute import in_parts, sampling_part
 from ale_jax.model.lora import trained
 from ale_jax.model.sharding import batch_sharding, mesh_sizes
-from ale_jax.system.build_config import build_config
+from ale_jax.system.checks import checked_config
 from ale_jax.system.plan import GIB, Plan, make_plan
 
 # The topology's name, with the chips along each axis, by a config's chip and devices.
@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> int:
     results = []
     for name in options.configs[:1] if options.quick else options.configs:
         module = importlib.import_module(f"ale_jax.configs.{name}")
-        config = build_config(module.get_config().to_dict())
+        config = checked_config(module.get_config().to_dict())
         if options.quick:
             model = dataclasses.replace(config.model, num_layers=2)
             config = dataclasses.replace(config, model=model)

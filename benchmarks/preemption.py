@@ -30,7 +30,7 @@ from ale_jax.config.engine import Sampling
 from ale_jax.configs import quickstart
 from ale_jax.engine.engine import Engine
 from ale_jax.model.params import init_params
-from ale_jax.system.build_config import build_config
+from ale_jax.system.checks import checked_config
 
 NO_STOP = (-1,)  # never sampled, as ids are not negative
 PROMPT_TOKENS, TURNS, GROUP = 110, 8, 4
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="one round of few agents")
     quick = parser.parse_args(arguments).quick
     rounds, agents = (1, 8) if quick else (5, 40)
-    config = build_config(quickstart.get_config().to_dict())
+    config = checked_config(quickstart.get_config().to_dict())
     policy = config.policy_shape(config.tokenizer.vocab_size)
     params = init_params(jax.random.key(0), policy)
     played: dict[str, list[Round]] = {name: [] for name in SHARES}

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
+from ale_jax.config.fields import flat
 from ale_jax.config.run import RunConfig
 from ale_jax.config.setting import facts_of
 from ale_jax.configs.document import Section, page
-from ale_jax.system.fields import flat
 
 SECTIONS = list(Section("", RunConfig()).sections())
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from ale_jax import configs
+from ale_jax.config.fields import flat
 from ale_jax.config.run import RunConfig
 from ale_jax.config.worlds import WorldsConfig
 from ale_jax.configs import algorithms
-from ale_jax.system.build_config import build_config
-from ale_jax.system.fields import flat
+from ale_jax.system.checks import checked_config
 from ale_jax.system.plan import GIB, make_plan
 from tests.rows import each_row
 
@@ -28,9 +28,9 @@ PLANNED = [name for name in NAMES if not name.startswith(("quickstart", "smoke")
 @each_row("name", NAMES)
 def test_a_config_file_is_valid_and_its_docstring_is_a_lab_record(name):
     module = importlib.import_module(f"ale_jax.configs.{name}")
-    config = build_config(module.get_config().to_dict())
+    config = checked_config(module.get_config().to_dict())
     assert config.name == name
-    assert build_config(module.get_config("grpo").to_dict()).algo.name == "grpo"
+    assert checked_config(module.get_config("grpo").to_dict()).algo.name == "grpo"
     question, command, *rest = module.__doc__.splitlines()
     assert "?" in question and "Expect:" in question
     assert command.startswith(f"python -m ale_jax.launch --config=configs/{name}.py --")
@@ -64,18 +64,17 @@ def test_the_algorithms_of_real_models_weigh_failures_as_their_papers_do(name):
 @each_row("name", PLANNED)
 def test_a_config_fits_the_chips_that_it_names_and_says_how_much_it_takes(name):
     module = importlib.import_module(f"ale_jax.configs.{name}")
-    plan = make_plan(build_config(module.get_config().to_dict()))
+    plan = make_plan(checked_config(module.get_config().to_dict()))
     plan.require_fit()
     assert f"`plan`: {plan.total / GIB:.1f} GiB of each device." in module.__doc__
 
 
 ON_TWO_CORES = """
 import importlib
-from ale_jax.system.build_config import build_config
-from ale_jax.system.checks import check_devices
+from ale_jax.system.checks import check_devices, checked_config
 for name in {names}:
     module = importlib.import_module("ale_jax.configs." + name)
-    check_devices(build_config(module.get_config().to_dict()))
+    check_devices(checked_config(module.get_config().to_dict()))
 """
 
 
@@ -101,7 +100,7 @@ def test_an_algorithm_is_valid_and_differs_from_the_quickstart_in_nothing_else(n
     other = {n for n in mine if mine[n] != rivals[n] and not n.startswith(own)}
     other -= {f"rl.{field}" for field in algorithms.rl(name)}
     assert other == (set() if name == "ipa" else {"name"})
-    build_config(importlib.import_module("ale_jax.configs.smoke").get_config(name).to_dict())
+    checked_config(importlib.import_module("ale_jax.configs.smoke").get_config(name).to_dict())
 
 
 def test_an_unknown_algorithm_is_answered_with_the_choices():
@@ -111,6 +110,6 @@ def test_an_unknown_algorithm_is_answered_with_the_choices():
 
 def test_the_defaults_make_a_run_of_whatever_families_are_named():
     with pytest.raises(ValueError, match="train_families is empty: choose some of trail"):
-        build_config(RunConfig().to_json())
+        checked_config(RunConfig().to_json())
     named = dataclasses.replace(RunConfig(), worlds=WorldsConfig(("count",)))
-    assert build_config(named.to_json()) == named
+    assert checked_config(named.to_json()) == named

@@ -1,16 +1,21 @@
-"""Checks between the sections of a config, made before anything starts."""
+"""Checks of a config before anything starts: between its sections, and against this machine."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from ale_jax.config.algo import FROM_CRITICS
+from ale_jax.config.build import build_config, with_tuples
 from ale_jax.config.model import SAME, PolicyShape
 from ale_jax.config.resampling import NONE, ROLLBACK
 from ale_jax.config.run import RunConfig
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.envs.registry import all_families, kind_of
+from ale_jax.files import read_json
 from ale_jax.model.sharding import check_rows, make_mesh, param_shardings
 from ale_jax.model.weights.load import open_checkpoint
 from ale_jax.monitor.evaluations import wilson_interval
@@ -21,6 +26,27 @@ from ale_jax.system.plan import make_plan
 # A token takes about 12 bytes of a checkpoint's JSON, with its id and text, and no reader accepts
 # more than 512 MB.
 MAX_EXPERT_TOKENS = 32 << 20
+
+
+def checked_config(values: Mapping[str, Any]) -> RunConfig:
+    """Returns the RunConfig of `values`, in which each section is a dict.
+
+    Raises:
+      ValueError: a field is unknown, missing, of the wrong type or out of range, or sections are
+        inconsistent with each other.
+    """
+    config = build_config(values)
+    try:
+        check_sections(config)
+    except ValueError as error:
+        raise ValueError(f"config: {error}") from error
+    return config
+
+
+def stored_config(path: Path) -> RunConfig:
+    """Reads the config of a run from its config.json at `path`. ValueError if the file is damaged,
+    or was written by a version of this code whose config had other fields."""
+    return checked_config(with_tuples(read_json(path)))
 
 
 def check_sections(config: RunConfig) -> None:

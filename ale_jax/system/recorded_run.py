@@ -19,7 +19,7 @@ from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.monitor.run_files import CONFIG_FILE, read_run
 from ale_jax.monitor.trajectories import TRAJECTORIES_FILE, TrajectorySample, TurnSample
 from ale_jax.records import Batch, Turn
-from ale_jax.system.build_config import stored_config
+from ale_jax.system.checks import stored_config
 from ale_jax.system.states import Newest, newest_state
 from ale_jax.system.workdir import Workdir
 

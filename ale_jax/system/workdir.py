@@ -12,13 +12,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ale_jax.config.fields import MAX_SHOWN, described_changes, differing_fields, flat
 from ale_jax.config.run import RunConfig
 from ale_jax.files import read_json, write_json
 from ale_jax.monitor.evaluations import SUMMARY_FILE
 from ale_jax.monitor.metrics import METRICS_FILE
 from ale_jax.monitor.report import is_reported, write_report
 from ale_jax.monitor.run_files import CONFIG_FILE
-from ale_jax.system.fields import MAX_SHOWN, described_changes, differing_fields, flat
 from ale_jax.system.lease import LEASE_DIR, Lease
 
 CHECKPOINTS_DIR = "checkpoints"

@@ -32,7 +32,7 @@ from ale_jax.model.sharding import make_mesh
 from ale_jax.monitor.evaluations import EVALUATIONS_FILE, SUMMARY_FILE, read_evaluations
 from ale_jax.monitor.run_files import CONFIG_FILE
 from ale_jax.records import EpisodeKey, RolloutRequest, Task, Trajectory
-from ale_jax.system.build_config import stored_config
+from ale_jax.system.checks import stored_config
 from ale_jax.system.states import Newest, newest_state
 from ale_jax.system.tasks import evaluation_keys, train_task
 from ale_jax.system.workdir import Workdir

@@ -19,7 +19,7 @@ from ale_jax.learn.step import ModelSpec
 from ale_jax.learn.token_credit import credit_by_critics, scale_advantages
 from ale_jax.model.params import Params
 from ale_jax.records import Batch
-from ale_jax.system.build_config import build_config
+from ale_jax.system.checks import checked_config
 
 LAMBDAS = {"gae": 1.0, "gae 0.95": 0.95}
 # Member of a group -> the credit of each of its chunks.
@@ -85,7 +85,7 @@ def _by_critic(
 def _config(algorithm: str) -> RunConfig:
     values = credit_truth.get_config(algorithm)
     values.algo.loss.negative_weight = 1.0  # as in the papers
-    return build_config(values.to_dict())
+    return checked_config(values.to_dict())
 
 
 def by_chunk(batches: Sequence[Batch]) -> Credits:

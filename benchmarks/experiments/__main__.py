@@ -22,8 +22,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ale_jax.config.fields import described_changes, differing_fields
 from ale_jax.files import read_json, write_json
-from ale_jax.system.fields import described_changes, differing_fields
 from benchmarks.experiments import comparison, figures
 from benchmarks.experiments.catalogue import EXPERIMENTS, Experiment
 from benchmarks.experiments.comparison import compare, table

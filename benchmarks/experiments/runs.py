@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from ale_jax.config.fields import described_changes, differing_fields
 from ale_jax.monitor.evaluations import SUMMARY_FILE
-from ale_jax.system.fields import described_changes, differing_fields
 from benchmarks.experiments.catalogue import FOLDER, Arm, Experiment
 from benchmarks.experiments.settings import settings, settings_of_run
 from benchmarks.launching import launch

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ale_jax.config.fields import flat
 from ale_jax.files import read_json
 from ale_jax.monitor.run_files import CONFIG_FILE
-from ale_jax.system.fields import flat
 from benchmarks.experiments.catalogue import FOLDER, Arm, Experiment
 
 Settings = dict[str, Any]  # by the dotted names of fields, values as JSON has them

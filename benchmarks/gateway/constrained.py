@@ -34,7 +34,7 @@ from ale_jax.model.params import init_params
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.layout import Checkpoint
 from ale_jax.model.weights.load import load_params
-from ale_jax.system.build_config import build_config
+from ale_jax.system.checks import checked_config
 from benchmarks.gateway.plan import Plan
 from benchmarks.gateway.resent import quickstart_policy
 from benchmarks.gateway.scripted import small_tokenizer
@@ -108,7 +108,7 @@ def writing_costs(tokenizer: ChatTokenizer, checkpoint: Checkpoint, rounds: int)
 
 
 def policy_of_135m(vocab_size: int) -> PolicyShape:
-    return build_config(smollm2_135m.get_config().to_dict()).model.policy_shape(vocab_size)
+    return checked_config(smollm2_135m.get_config().to_dict()).model.policy_shape(vocab_size)
 
 
 def is_parsed(choice: Choice) -> bool:

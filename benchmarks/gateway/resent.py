@@ -33,7 +33,7 @@ from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import ChatRequest, SampleOptions
 from ale_jax.model.params import init_params
-from ale_jax.system.build_config import build_config
+from ale_jax.system.checks import checked_config
 from benchmarks.gateway.plan import Plan
 from benchmarks.gateway.scripted import Stage, small_tokenizer
 
@@ -56,7 +56,7 @@ WAYS = ("kept", "resent", "displaced", "unknown")
 
 def quickstart_policy(vocab_size: int) -> PolicyShape:
     """With room for long conversations."""
-    model = build_config(quickstart.get_config().to_dict()).model
+    model = checked_config(quickstart.get_config().to_dict()).model
     return dataclasses.replace(model.policy_shape(vocab_size), max_positions=4096)
 
 

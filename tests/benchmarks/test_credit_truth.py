@@ -13,7 +13,7 @@ from ale_jax.files import read_json
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import EpisodeKey, Task
-from ale_jax.system.build_config import build_config
+from ale_jax.system.checks import checked_config
 from benchmarks.credit_truth import __main__ as program
 from benchmarks.credit_truth import player, statistics
 from benchmarks.credit_truth.__main__ import OUT, Plan
@@ -120,7 +120,7 @@ def test_attempts_are_measured_and_credited_also_where_all_outcomes_are_equal(mo
     values = smoke.get_config()
     values.worlds.update(train_families=("countdown3",), held_out_families=())
     values.update(agent={"turns": 1}, eval={"held_out_tasks": 0})
-    config = build_config(values.to_dict())
+    config = checked_config(values.to_dict())
     words = [{"role": "user", "content": "What is 1 + 2? The answer is 3."}] * 10
     tokenizer = ChatTokenizer(train_bpe(words, config.tokenizer.vocab_size))
     policy = config.policy_shape(tokenizer.vocab_size)

@@ -12,7 +12,7 @@ import pytest
 
 from ale_jax.config.run import RunConfig
 from ale_jax.monitor.evaluations import wilson_interval
-from ale_jax.system.build_config import build_config
+from ale_jax.system.checks import checked_config
 from benchmarks.experiments import __main__ as experiments
 from benchmarks.experiments.catalogue import EXPERIMENTS
 from benchmarks.experiments.figures import (
@@ -35,7 +35,7 @@ CONFIGS = ("shell", "vault", "countdown", "sft", "corridor")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_config_is_valid_and_its_docstring_is_a_lab_record(name):
     module = importlib.import_module(f"ale_jax.configs.experiments.{name}")
-    assert build_config(module.get_config().to_dict()).name == name
+    assert checked_config(module.get_config().to_dict()).name == name
     question, command, *rest = module.__doc__.splitlines()
     assert "?" in question and "Expect:" in question
     path = f"configs/experiments/{name}.py"
@@ -44,7 +44,7 @@ def test_a_config_is_valid_and_its_docstring_is_a_lab_record(name):
 
 
 def test_no_vault_is_demonstrated():
-    config = build_config(
+    config = checked_config(
         importlib.import_module("ale_jax.configs.experiments.vault").get_config().to_dict()
     )
     assert config.worlds.train_families == ("vault",)
@@ -63,7 +63,7 @@ def test_no_vault_is_demonstrated():
 )
 def test_corridors_are_chosen_by_place_depth_and_algorithm(variant, family, algorithm, turns):
     module = importlib.import_module("ale_jax.configs.experiments.corridor")
-    config = build_config(module.get_config(variant).to_dict())
+    config = checked_config(module.get_config(variant).to_dict())
     assert config.worlds.train_families == (family,)
     assert (config.algo.name, config.agent.turns) == (algorithm, turns)
     assert config.engine.max_sequence_length >= 32 * turns
@@ -81,7 +81,7 @@ def test_corridors_are_chosen_by_place_depth_and_algorithm(variant, family, algo
 def test_a_corridor_that_cannot_be_is_refused(variant, reason):
     module = importlib.import_module("ale_jax.configs.experiments.corridor")
     with pytest.raises(ValueError, match=reason):
-        build_config(module.get_config(variant).to_dict())
+        checked_config(module.get_config(variant).to_dict())
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_mean_and_spread_by_hand(tmp_path):
 FAKE = """#!{python}
 import importlib, json, pathlib, shutil, sys
 sys.path.insert(0, ".")
-from ale_jax.system.fields import flat
+from ale_jax.config.fields import flat
 words = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[3:])
 with open("{log}", "a") as log:
     print(json.dumps(words), file=log)
@@ -326,5 +326,5 @@ def test_an_arm_is_a_valid_config(experiment, arm):
         section = functools.reduce(operator.getitem, path, values)
         assert type(value) is type(section[leaf]), name
         section[leaf] = value
-    name = build_config(values).algo.name
+    name = checked_config(values).algo.name
     assert arm.algorithm in (name, f"{experiment.name}_{name}")  # of the place, in corridors

@@ -7,7 +7,7 @@ import pytest
 from ale_jax.command_line import read_config
 from ale_jax.configs.algorithms import PRESETS
 from ale_jax.monitor.evaluations import FamilyResult
-from ale_jax.system.build_config import build_config
+from ale_jax.system.checks import checked_config
 from benchmarks.hosts import __main__ as hosts
 from benchmarks.hosts.equality import options_of
 from benchmarks.hosts.learning import Learned, is_within
@@ -62,7 +62,7 @@ def test_a_run_without_gradients_has_learned_nothing(tmp_path):
 
 @each_row("algorithm", PRESETS)
 def test_an_algorithm_accepts_the_options_by_which_it_is_compared(algorithm):
-    build_config(read_config(f"configs/smoke.py:{algorithm}", options_of(algorithm)))
+    checked_config(read_config(f"configs/smoke.py:{algorithm}", options_of(algorithm)))
 
 
 FENCED = {"refused_code": 2, "refused_seconds": 3.0, "old_code": 2, "told": True, "differing": []}

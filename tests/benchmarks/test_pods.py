@@ -5,7 +5,7 @@ from itertools import takewhile
 
 import pytest
 
-from ale_jax.system.build_config import build_config
+from ale_jax.system.checks import checked_config
 from ale_jax.system.plan import make_plan
 from benchmarks.pods import CONFIGS, HELD
 from tests.rows import each_row
@@ -15,7 +15,9 @@ pytestmark = pytest.mark.slow
 
 @each_row("name", CONFIGS)
 def test_all_that_the_plan_holds_beside_the_gradient_is_counted(name):
-    config = build_config(importlib.import_module(f"ale_jax.configs.{name}").get_config().to_dict())
+    config = checked_config(
+        importlib.import_module(f"ale_jax.configs.{name}").get_config().to_dict()
+    )
     needs = [need.what for need in make_plan(config).needs]
     # The plan goes on with what is more: to compute a step, or to publish it.
     held = list(takewhile(lambda what: not what.startswith(("gradients", "weights before")), needs))

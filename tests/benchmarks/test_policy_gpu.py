@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 from ale_jax.model.params import init_params
-from ale_jax.system.build_config import build_config
+from ale_jax.system.checks import checked_config
 from benchmarks.policy_gpu import __main__ as policy_gpu
 from benchmarks.policy_gpu import part, plan
 from benchmarks.policy_gpu.decode import (
@@ -33,7 +33,7 @@ SMALL = dataclasses.replace(MOE, num_layers=1, tie_embeddings=False)
 
 def test_the_shape_is_that_of_the_config():
     config = importlib.import_module("ale_jax.configs.qwen3_30b_a3b").get_config().to_dict()
-    model = build_config(config).model
+    model = checked_config(config).model
     assert model.policy_shape(plan.VOCABULARY) == plan.qwen3_30b_a3b(plan.WHOLE_LAYERS)
     assert plan.TRAIN.shape.vocab_size == 12_544  # 98 x 128, below 151,936 / 12 = 12,661.3
 

@@ -12,7 +12,7 @@ import pytest
 
 from ale_jax.command_line import read_config, read_flags
 from ale_jax.learn.state import TrainState
-from ale_jax.system.build_config import build_config
+from ale_jax.system.checks import checked_config
 from benchmarks.survival import __main__ as program
 from benchmarks.survival import chaos, evidence, faults, history, launcher, trials
 from benchmarks.survival.evidence import Goods
@@ -221,7 +221,7 @@ def test_a_kill_for_which_there_is_no_process_does_not_count():
 def test_the_config_of_chaos_is_valid(plan, tmp_path):
     run = Bench(tmp_path, []).run("chaos", *plan.chaos_options, config=plan.chaos_config)
     flags, overrides = read_flags(run.line[2:])
-    build_config(read_config(flags.config, overrides))
+    checked_config(read_config(flags.config, overrides))
 
 
 def test_all_that_the_launcher_replaces_is_there(tmp_path):

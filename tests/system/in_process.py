@@ -24,7 +24,7 @@ from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import EpisodeKey, RolloutRequest, Task
 from ale_jax.rollout.play import EpisodeRunner
-from ale_jax.system.build_config import build_config
+from ale_jax.system.checks import checked_config
 from ale_jax.system.group_feed import GroupFeed
 from ale_jax.system.hosts.commands import Alone
 from ale_jax.system.rollouts.policy_replicas import PolicyReplica, PolicyReplicas
@@ -168,7 +168,7 @@ def run_config(steps, algorithm="ipa", **sections):
     changes.rollout.max_reply_tokens = 3
     for name, fields in sections.items():
         changes[name].update(fields)
-    return build_config(changes.to_dict())
+    return checked_config(changes.to_dict())
 
 
 class Run:

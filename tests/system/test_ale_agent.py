@@ -33,7 +33,7 @@ from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.sandbox import bubblewrap
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.system.agent_demonstrations import played_by
-from ale_jax.system.build_config import build_config
+from ale_jax.system.checks import checked_config
 from ale_jax.system.demonstrations import make_tokenizer, tokenize
 from tests.agent.assistant.scripted import endpoint_that, in_turn
 from tests.engine.shapes import engine_shape
@@ -43,7 +43,7 @@ from tests.system.whole_runs import SYNCHRONOUS, run
 
 pytestmark = pytest.mark.heavy
 
-CONFIG = build_config(quickstart_ale_agent.get_config().to_dict())
+CONFIG = checked_config(quickstart_ale_agent.get_config().to_dict())
 AGENT, SPEC = CONFIG.external_agent, CONFIG.sandbox
 TASK = Task("count", 3, "train")
 KEY = EpisodeKey("train", 0, 0, TASK)

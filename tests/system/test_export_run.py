@@ -20,7 +20,7 @@ from ale_jax.learn.state import WholeState, abstract_state, make_optimizer
 from ale_jax.model.policy import hidden_states, logits
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
-from ale_jax.system.build_config import build_config
+from ale_jax.system.checks import checked_config
 from ale_jax.system.lease import LEASE_DIR
 from ale_jax.system.workdir import Workdir
 
@@ -38,7 +38,7 @@ def run(tmp_path_factory):
     def make(weights=""):
         values = importlib.import_module("ale_jax.configs.smoke").get_config().to_dict()
         values |= {"lora": LORA, "weights": weights}
-        config = build_config(values)
+        config = checked_config(values)
         tokenizer = ChatTokenizer(train_bpe(MESSAGES, config.tokenizer.vocab_size))
         policy = config.policy_shape(tokenizer.vocab_size)
         optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)

@@ -10,15 +10,14 @@ from ale_jax.learn.state import make_optimizer
 from ale_jax.model.params import init_params
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.weights.export import export
-from ale_jax.system.build_config import build_config
-from ale_jax.system.checks import check_devices
+from ale_jax.system.checks import check_devices, checked_config
 from ale_jax.system.states import first_state
 
 
 def _config(weights, **changes):
     config = importlib.import_module("ale_jax.configs.smoke").get_config()
     config.update(weights=str(weights), **changes)
-    return build_config(config.to_dict())
+    return checked_config(config.to_dict())
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from ale_jax.model.compute import sampling_weights
 from ale_jax.model.guides import num_words
 from ale_jax.model.params import param_table
 from ale_jax.model.sharding import make_mesh, num_data_shards
-from ale_jax.system.build_config import build_config
+from ale_jax.system.checks import checked_config
 from ale_jax.system.plan import make_plan
 
 SMOKE = importlib.import_module("ale_jax.configs.smoke").get_config
@@ -30,7 +30,7 @@ def _config(**changes):
     config = SMOKE()
     for section, fields in changes.items():
         config[section].update(fields)
-    return build_config(config.to_dict())
+    return checked_config(config.to_dict())
 
 
 def _needs(config):
@@ -184,7 +184,7 @@ def test_the_policies_of_the_past_are_counted(alpha, older):
 
 
 def test_the_critics_are_counted():
-    config = build_config(SMOKE("asyppo").to_dict())
+    config = checked_config(SMOKE("asyppo").to_dict())
     policy, mesh = config.policy_shape(config.tokenizer.vocab_size), make_mesh(config.mesh)
     params = init_state(
         jax.random.key(0), policy, make_optimizer(config.rl_optimizer, policy), mesh
@@ -199,7 +199,7 @@ def test_the_critics_are_counted():
 
 def test_a_critic_that_is_trained_whole_needs_more_than_adapters():
     gradient = "gradients, float32: the sum and one more"
-    whole = build_config(SMOKE("ppo").to_dict())
+    whole = checked_config(SMOKE("ppo").to_dict())
     adapters = dataclasses.replace(whole, lora=LoraShape(rank=4, alpha=8.0, targets=("q",)))
     sizes = dict.fromkeys(SIZES, 2) | {"num_layers": 1, "num_kv_heads": 1}
     critics = dataclasses.replace(adapters.critics, **sizes)

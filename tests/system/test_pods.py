@@ -25,7 +25,7 @@ from ale_jax.model.sharding import (
     num_data_shards,
     param_shardings,
 )
-from ale_jax.system.build_config import build_config
+from ale_jax.system.checks import checked_config
 from tests.test_configs import PLANNED
 
 PODS = [name for name in PLANNED if name.endswith(("v5p", "v6e", "tpu7x"))]
@@ -33,7 +33,9 @@ PODS = [name for name in PLANNED if name.endswith(("v5p", "v6e", "tpu7x"))]
 
 def _pod(name, of_engine=False):
     """The config, two layers of its policy, and its mesh of TPUs, or that of an engine."""
-    config = build_config(importlib.import_module(f"ale_jax.configs.{name}").get_config().to_dict())
+    config = checked_config(
+        importlib.import_module(f"ale_jax.configs.{name}").get_config().to_dict()
+    )
     policy = config.model.policy_shape(config.tokenizer.vocab_size)
     sizes = mesh_sizes(config.mesh, config.hardware.devices)
     if of_engine:

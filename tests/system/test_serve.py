@@ -21,7 +21,7 @@ from ale_jax.learn.state import WholeState, init_state, make_optimizer
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.model.weights.export import export
-from ale_jax.system.build_config import build_config
+from ale_jax.system.checks import checked_config
 from ale_jax.system.serve import serving
 from ale_jax.system.workdir import Workdir
 from tests.quick_compile import QUICK_COMPILE
@@ -33,7 +33,7 @@ MESSAGES = [{"role": "user", "content": "Read lemon.txt, then report."}]
 
 @pytest.fixture(scope="module")
 def config():
-    return build_config(importlib.import_module("ale_jax.configs.smoke").get_config().to_dict())
+    return checked_config(importlib.import_module("ale_jax.configs.smoke").get_config().to_dict())
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def differing_fields(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """The names of the fields whose values differ, or that only one of the two has."""
+    """Returns the names of the fields whose values differ, or that only one of the two has."""
     absent = object()
     return [n for n in {**stored, **wanted} if stored.get(n, absent) != wanted.get(n, absent)]
 
@@ -36,13 +36,15 @@ def described_changes(
 
 
 def meant_fields(name: str, known: Iterable[str]) -> list[str]:
-    """The `known` fields that may be meant by `name`, whose section may have been left out: fields
-    that are called `name`, or whose dotted name ends in it."""
+    """Returns the `known` fields that may be meant by `name`, which may lack its section.
+
+    They are called `name`, or their dotted name ends in it.
+    """
     return [field for field in known if f".{field}".endswith(f".{name}")]
 
 
 def wrong_value(name: str, given: str, current: Any) -> ValueError:
-    """The error for an override of the field `name` by a text that is not a value of its type.
+    """Returns the error for an override of the field `name` by a text of another type.
 
     current: the field's current value, which the message gives as an example.
     """
@@ -54,8 +56,10 @@ def wrong_value(name: str, given: str, current: Any) -> ValueError:
 
 
 def unknown_field(name: str, known: Iterable[str]) -> ValueError:
-    """The error for a field that does not exist. It suggests the `known` field with the most
-    similar name, or lists all fields of the same section."""
+    """Returns the error for a field that does not exist.
+
+    It suggests the `known` field with the most similar name, or lists all of the same section.
+    """
     known = list(known)
     if fields := [k for k in known if k.startswith(f"{name}.")]:
         return ValueError(f"config.{name} is a section: choose one of {', '.join(fields)}")

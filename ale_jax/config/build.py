@@ -6,45 +6,32 @@ import dataclasses
 import math
 import typing
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
+from ale_jax.config.fields import unknown_field
 from ale_jax.config.run import RunConfig
-from ale_jax.files import read_json
-from ale_jax.system.checks import check_sections
-from ale_jax.system.fields import unknown_field
 
 
 def build_config(values: Mapping[str, Any]) -> RunConfig:
-    """Builds the RunConfig of `values`, in which each section is a dict.
+    """Returns the RunConfig of `values`, in which each section is a dict.
+
+    Each section is checked by itself; `system/checks.py` compares them.
 
     Raises:
-      ValueError: a field is unknown, missing, of the wrong type or out of range, or sections are
-        inconsistent with each other.
+      ValueError: a field is unknown, missing, of the wrong type or out of range.
     """
-    config = _build(RunConfig, values, "")
-    try:
-        check_sections(config)
-    except ValueError as error:
-        raise ValueError(f"config: {error}") from error
-    return config
+    return _build(RunConfig, values, "")
 
 
-def stored_config(path: Path) -> RunConfig:
-    """Reads the config of a run from its config.json at `path`. ValueError if the file is damaged,
-    or was written by a version of this code whose config had other fields."""
-    return build_config(_with_tuples(read_json(path)))
-
-
-def _with_tuples(value: Any) -> Any:
+def with_tuples(value: Any) -> Any:
     """Converts lists to tuples: JSON has only lists, and the config has only tuples."""
     if isinstance(value, Mapping):
-        return {name: _with_tuples(item) for name, item in value.items()}
-    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
+        return {name: with_tuples(item) for name, item in value.items()}
+    return tuple(map(with_tuples, value)) if isinstance(value, list) else value
 
 
 def field_names(record: type, prefix: str = "") -> Iterator[str]:
-    """Dotted names of all fields of a dataclass, sections included."""
+    """Yields the dotted names of all fields of a dataclass, sections included."""
     for name, kind in typing.get_type_hints(record).items():
         yield prefix + name
         if dataclasses.is_dataclass(kind):

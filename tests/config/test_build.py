@@ -1,0 +1,93 @@
+"""A config becomes a run's dataclasses, or is refused by field, value and remedy."""
+
+import copy
+import re
+
+import pytest
+
+from ale_jax.config.build import build_config, field_names
+from ale_jax.config.fields import flat
+from ale_jax.config.run import RunConfig
+from tests.config.smoke import SMOKE, smoke_with
+from tests.rows import each_row
+
+
+def test_every_field_is_reached_by_its_dotted_name():
+    assert set(flat(SMOKE)) < set(field_names(RunConfig))
+    assert "rl_optimizer.b1" in flat(SMOKE) and "rl" in set(field_names(RunConfig))
+
+
+@each_row(
+    "name, value, answer",
+    [
+        ("rl.alhpa", 1.0, "config.rl.alhpa is unknown: did you mean config.rl.alpha?"),
+        ("rll", {"alpha": 1.0}, "config.rll is unknown: did you mean config.rl?"),
+        ("rl.zzzzzzzz", 1, "choose one of rl.steps, rl.groups_per_step"),
+        ("rl.steps", "ten", "config.rl.steps is 'ten' (str): expected int"),
+        ("rl.steps", True, "config.rl.steps is True (bool): expected int"),
+        ("rl.alpha", 1, "config.rl.alpha is 1 (int): expected float"),
+        ("rl.alpha", float("nan"), "config.rl.alpha is nan: expected a finite number"),
+        ("rl", 3, "config.rl is 3: expected a section with steps"),
+        (
+            "engine.prefill_tokens",
+            [32],
+            "config.engine.prefill_tokens is [32] (list): expected tuple",
+        ),
+        (
+            "engine.prefill_tokens",
+            (32, "x"),
+            "config.engine.prefill_tokens[1] is 'x' (str): expected int",
+        ),
+        ("engine.prefill_tokens", (), "prefill_tokens () must be numbers in ascending order"),
+        ("train_sampling.temperature", -1.0, "config.train_sampling: temperature -1.0"),
+        ("rl.alpha", -0.5, "config.rl: alpha -0.5"),
+        ("algo.loss.kind", "pg", "config.algo.loss: kind 'pg' is unknown: choose one of vanilla"),
+        ("algo.gamma", 0.0, "config.algo: gamma 0.0 must be in (0, 1]"),
+        ("algo.loss.tau", 0.1, "config.algo.loss: tau 0.1 is not read by the loss topr"),
+        ("rl.group_size", 0, "group_size 0 must be at least 1"),
+        ("rl.router_replay", 1, "config.rl.router_replay is 1 (int): expected bool"),
+        ("rollout.runtime", "podman", "choose one of auto, docker, bubblewrap"),
+        (
+            "engine.weights",
+            "int4",
+            "weights 'int4' is unknown: choose one of same, int8, fp8",
+        ),
+        ("rl_optimizer.decay_steps", -1, "decay_steps -1 must be at least 0: 0 is off"),
+        ("resampling.scheme", "back", "choose one of none, rollback, parallel"),
+        ("worlds.tasks_per_family", -1, "tasks_per_family -1 must be at least 0"),
+        ("agent.malformed_limit", -1, "malformed_limit -1 must be at least 0: 0 is off"),
+        (
+            "agent.replay_share",
+            1.5,
+            "replay_share 1.5 must be in [0.0, 1.0]: 0 is off, 1 replays all",
+        ),
+        ("learn.compute_dtype", "float16", "compute_dtype 'float16' is unknown: choose one of flo"),
+        ("learn.remat", "all", "remat 'all' is unknown: choose one of none, dots, layers"),
+        ("hardware.chip", "v6e", "chip 'v6e' and devices 0: set both, or none"),
+        ("hardware.chip", "a1", "chip 'a1' is unknown: choose one of v5e, v5p"),
+        ("lora.rank", 4, "lora.alpha 0.0 must be > 0"),
+        ("lora.targets", ("qkv",), "targets 'qkv' is unknown: choose some of q, k, v"),
+        ("rl_optimizer.name", "sgd", "'sgd' is unknown: choose one of adamw, adafactor, muon"),
+        ("worlds.train_families", ("trail", "relay"), "relay cannot be trained on and held out"),
+        ("worlds.train_families", ("trail", "trail"), "names one twice"),
+        ("eval.tasks", 0, "tasks 0 must be at least 1"),
+        ("model.num_kv_heads", 3, "must be a multiple of model.num_kv_heads 3"),
+        ("model.width", 0, "width 0 must be at least 1"),
+        ("mesh.fsdp", 0, "fsdp 0 must be at least 1"),
+        ("tokenizer.vocab_size", 100, "vocab_size 100 must be at least 265"),
+        ("checkpoint.keep", 0, "keep 0 must be at least 1"),
+        ("warm_start.max_steps", -1, "max_steps -1 must be at least 0"),
+        ("seed", -1, "seed -1 must be at least 0"),
+    ],
+)
+def test_a_mistake_is_answered_with_its_name_and_the_remedy(name, value, answer):
+    with pytest.raises(ValueError, match=re.escape(answer)) as refusal:
+        build_config(smoke_with({name: value}))
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_missing_field_is_named():
+    values = copy.deepcopy(SMOKE)
+    del values["algo"]["gamma"]
+    with pytest.raises(ValueError, match=r"config\.algo\.gamma is missing"):
+        build_config(values)
