@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.booting import user_id
-from ale_jax.sandbox.disk import mounts
+from ale_jax.sandbox.disk import kernel
 from ale_jax.sandbox.disk.images import IMAGES, TOOLS
 from ale_jax.sandbox.disk.store import CONTROL, DiskStore, Reference
 from ale_jax.sandbox.host_ids import UserRange, claim_range
@@ -79,8 +79,8 @@ class Roots:
         self._serial = itertools.count()
         self._idle: list[UserRange] = []
         self._new: dict[tuple[Path, int, tuple[str, ...]], str] = {}
-        mounts.enter_private_namespace()
-        mounts.mount("tmpfs", "roots", str(self._mounted), mounts.NOSUID | mounts.NODEV, "mode=711")
+        kernel.enter_private_namespace()
+        kernel.mount("tmpfs", "roots", str(self._mounted), kernel.NOSUID | kernel.NODEV, "mode=711")
         for name in (STORE, LOWER, DISK):
             (self._mounted / name).mkdir()
         self._store = DiskStore(chosen, self._mounted / STORE)
@@ -107,7 +107,7 @@ class Roots:
 
     def enclosed(self, root: Root) -> None:
         """Called when its sandbox runs, which keeps the mount in a namespace of its own."""
-        mounts.unmount(str(root.path))
+        kernel.unmount(str(root.path))
         root.path.rmdir()
 
     def freeze(self, root: Root) -> Reference:
@@ -141,15 +141,15 @@ class Roots:
 
     def _mount(self, image: Path, subvolume: Path, path: Path, ids: UserRange) -> None:
         lower, disk = str(self._mounted / LOWER), str(self._mounted / DISK)
-        mounts.bind_mapped(str(image), lower, ids.namespace, read_only=True)
+        kernel.bind_mapped(str(image), lower, ids.namespace, read_only=True)
         try:
-            mounts.bind_mapped(str(subvolume), disk, ids.namespace, read_only=False)
+            kernel.bind_mapped(str(subvolume), disk, ids.namespace, read_only=False)
             try:
-                mounts.overlay(lower, f"{disk}/{UPPER}", f"{disk}/{WORK}", str(path), ids.first)
+                kernel.overlay(lower, f"{disk}/{UPPER}", f"{disk}/{WORK}", str(path), ids.first)
             finally:
-                mounts.unmount(disk)  # the overlay has taken what it needs
+                kernel.unmount(disk)  # the overlay has taken what it needs
         finally:
-            mounts.unmount(lower)
+            kernel.unmount(lower)
 
     def _unused(self, spec: SandboxSpec, image: Path) -> str:
         """The subvolume of a root in which nothing has happened yet."""

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ale_jax.sandbox.api import SandboxError
-from ale_jax.sandbox.disk import btrfs, mounts
+from ale_jax.sandbox.disk import kernel
 
 # Room for the file system's own records, and for what was removed but is not freed yet.
 SPARE_BYTES, SPARE_PART = 1 << 30, 4  # so many bytes, and a fourth of what is promised
@@ -49,7 +49,7 @@ class DiskStore:
     def empty(self) -> str:
         """Creates an empty one. What the caller puts into it has to be little."""
         name = str(next(self._serial))
-        btrfs.create(self._fd, name)
+        kernel.create_subvolume(self._fd, name)
         return self._noted(name)
 
     def writable(self, origin: str, max_bytes: int) -> str:
@@ -57,7 +57,7 @@ class DiskStore:
         name = self._copy(origin, str(next(self._serial)), read_only=False)
         with self._dropped_on_failure(name):
             self._promise(name, max_bytes)
-            btrfs.limit(self._fd, self._numbers[name], max_bytes)
+            kernel.limit_subvolume(self._fd, self._numbers[name], max_bytes)
         return name
 
     def freeze(self, origin: str) -> str:
@@ -71,7 +71,7 @@ class DiskStore:
         return name in self._promised
 
     def drop(self, name: str) -> None:
-        btrfs.destroy(self._fd, name)
+        kernel.destroy_subvolume(self._fd, name)
         del self._promised[name], self._numbers[name]
 
     def path(self, name: str) -> Path:
@@ -79,11 +79,11 @@ class DiskStore:
 
     def bytes_of(self, name: str) -> int:
         """What it holds, shared or not, as of a few seconds ago. Any thread may call this."""
-        return btrfs.referenced(self._groups, self._numbers[name])
+        return kernel.referenced(self._groups, self._numbers[name])
 
     def close(self) -> None:
         """Lets go of it. It ends with the last sandbox that has a root in it."""
-        mounts.unmount(str(self._top))
+        kernel.unmount(str(self._top))
         os.close(self._fd)
         self._device.close()
 
@@ -92,21 +92,21 @@ class DiskStore:
         subprocess.run(
             [*line, self._device.path], check=True, capture_output=True, timeout=FORMAT_S
         )
-        flags = mounts.NOSUID | mounts.NODEV | mounts.NOATIME
-        mounts.mount("btrfs", self._device.path, str(self._top), flags, OPTIONS)
+        flags = kernel.NOSUID | kernel.NODEV | kernel.NOATIME
+        kernel.mount("btrfs", self._device.path, str(self._top), flags, OPTIONS)
         self._fd = os.open(self._top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        btrfs.enable_quota(self._fd)
-        self._groups = btrfs.quota_groups(self._fd)
+        kernel.enable_quota(self._fd)
+        self._groups = kernel.quota_groups(self._fd)
         self._numbers: dict[str, int] = {}
 
     def _copy(self, origin: str, name: str, read_only: bool) -> str:
         with _opened(self._top / origin) as source:
-            btrfs.snapshot(self._fd, source, name, read_only)
+            kernel.snapshot_subvolume(self._fd, source, name, read_only)
         return self._noted(name)
 
     def _noted(self, name: str) -> str:
         with _opened(self._top / name) as subvolume:
-            self._numbers[name] = btrfs.number_of(subvolume)
+            self._numbers[name] = kernel.number_of(subvolume)
         self._promised[name] = 0
         return name
 
@@ -125,7 +125,7 @@ class DiskStore:
         try:
             if needed > self._device.bytes:
                 self._device.grow(needed)
-                btrfs.grow(self._fd)
+                kernel.grow_file_system(self._fd)
         except OSError as error:
             raise OSError(
                 error.errno, f"the disk cannot hold {max_bytes >> 20} MB more: {error.strerror}"

@@ -22,15 +22,15 @@ class Device:
 
 
 class Subvolumes:
-    """In place of the module btrfs. broken: the function that fails, and how."""
+    """In place of the ioctls of btrfs. broken: the function that fails, and how."""
 
     def __init__(self, top):
         self.top, self.broken = top, None
 
-    def snapshot(self, fd, source, name, read_only):
+    def snapshot_subvolume(self, fd, source, name, read_only):
         (self.top / name).mkdir()
 
-    def destroy(self, fd, name):
+    def destroy_subvolume(self, fd, name):
         (self.top / name).rmdir()
 
     def number_of(self, fd):
@@ -40,11 +40,11 @@ class Subvolumes:
         self._fail("referenced")
         return 3 * MB
 
-    def limit(self, fd, number, max_bytes):
-        self._fail("limit")
+    def limit_subvolume(self, fd, number, max_bytes):
+        self._fail("limit_subvolume")
 
-    def grow(self, fd):
-        self._fail("grow")
+    def grow_file_system(self, fd):
+        self._fail("grow_file_system")
 
     def _fail(self, name):
         if self.broken and self.broken[0] == name:
@@ -60,7 +60,7 @@ def made(tmp_path, monkeypatch):
         self._fd, self._groups, self._numbers = -1, None, {}
 
     monkeypatch.setattr(store, "LoopDevice", Device)
-    monkeypatch.setattr(store, "btrfs", subvolumes)
+    monkeypatch.setattr(store, "kernel", subvolumes)
     monkeypatch.setattr(DiskStore, "_mount", mount)
     made = DiskStore(tmp_path, tmp_path)
     made.subvolumes = subvolumes
@@ -79,9 +79,9 @@ def test_a_promise_is_kept_with_room_to_spare(made):
     [
         (10**303 << 20, None, OSError),  # as a float, a fourth more would be infinite
         (1 << 41, None, OSError),
-        (8 << 30, ("grow", OSError(errno.EIO, "bad")), OSError),
-        (8 << 30, ("limit", OSError(errno.EIO, "bad")), OSError),
-        (8 << 30, ("limit", KeyboardInterrupt()), KeyboardInterrupt),
+        (8 << 30, ("grow_file_system", OSError(errno.EIO, "bad")), OSError),
+        (8 << 30, ("limit_subvolume", OSError(errno.EIO, "bad")), OSError),
+        (8 << 30, ("limit_subvolume", KeyboardInterrupt()), KeyboardInterrupt),
     ],
     ids=["no number", "too large", "not grown", "not limited", "interrupted"],
 )
@@ -103,12 +103,12 @@ def test_a_copy_that_fails_is_dropped(made):
 
 
 def test_a_subvolume_that_cannot_be_dropped_reserves_nothing(made, monkeypatch):
-    made.subvolumes.broken = "limit", OSError(errno.EIO, "bad")
+    made.subvolumes.broken = "limit_subvolume", OSError(errno.EIO, "bad")
 
     def destroy(fd, name):
         raise OSError(errno.EBUSY, "busy")
 
-    monkeypatch.setattr(made.subvolumes, "destroy", destroy)
+    monkeypatch.setattr(made.subvolumes, "destroy_subvolume", destroy)
     with pytest.raises(OSError, match="busy"):
         made.writable("origin", 8 << 30)
     assert sum(made._promised.values()) == 0
