@@ -13,7 +13,7 @@ from jsonschema import ValidationError
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts import scripts
 
-from ale_jax.sandbox import bubblewrap_line
+from ale_jax.sandbox import bubblewrap_process
 from ale_jax.sandbox.service.access import ServiceSettings, read_tokens
 from ale_jax.system.fleet import serve
 from tests.launch.commands_on_path import CommandsOnPath
@@ -170,7 +170,7 @@ def run_as_the_worker(grants: list[str]) -> subprocess.CompletedProcess:
     line = ["docker", "run", "--rm", "--network=none", f"--user={user}", "--cap-drop=ALL"]
     for each in ("no-new-privileges", *grants):
         line.append(f"--security-opt={each}")
-    inside = [*bubblewrap_line.line_in_memory(SPEC, [], None), "echo", "works"]
+    inside = [*bubblewrap_process.line_in_memory(SPEC, [], None), "echo", "works"]
     line += ["--volume=/usr:/usr:ro", "ale-shell", *inside]
     return subprocess.run(line, capture_output=True, text=True, timeout=60)
 

@@ -26,13 +26,16 @@ from ale_jax.sandbox.booting import (
     log_denial,
     user_id,
 )
-from ale_jax.sandbox.bubblewrap_line import (
+from ale_jax.sandbox.bubblewrap_process import (
+    BubblewrapMachine,
+    Share,
+    Started,
     etc_archive,
     etc_arguments,
     line_in_memory,
     line_on_disk,
+    start,
 )
-from ale_jax.sandbox.bubblewrap_machine import BubblewrapMachine, Share, Started, start
 from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.disk import roots
 from ale_jax.sandbox.disk.images import ImageFiles

@@ -18,14 +18,22 @@ import docker
 from docker.errors import ImageNotFound, NotFound
 from docker.types import Mount
 
-from ale_jax.sandbox import agent_program, cgroups, docker_mounts, host_ids, toolkit
+from ale_jax.sandbox import agent_program, cgroups, host_ids, toolkit
 from ale_jax.sandbox.api import ImageMissing, SandboxStartError
 from ale_jax.sandbox.async_sandbox import PROGRAM, AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
 from ale_jax.sandbox.booting import Surroundings, boot, files_limit, log_denial
 from ale_jax.sandbox.cgroups import Owner
-from ale_jax.sandbox.docker_machine import TROUBLE, DockerMachine, Plan, remove_container
-from ale_jax.sandbox.docker_mounts import Accounts
+from ale_jax.sandbox.docker_container import (
+    TARGET,
+    TROUBLE,
+    Accounts,
+    DockerMachine,
+    Plan,
+    RunnerSockets,
+    remove_abandoned,
+    remove_container,
+)
 from ale_jax.sandbox.egress.proxy import Record
 from ale_jax.sandbox.hub import daemon
 from ale_jax.sandbox.hub.daemon import DEADLINE, OWNER, labels_of
@@ -65,7 +73,7 @@ class DockerRuntime(StartsBlocking):
         self._oci_runtimes, self._cpus = set(daemon_info.get("Runtimes", {})), daemon_info["NCPU"]
         try:
             self._toolkit = toolkit.ensure_volume(self._api, spec.image)
-            self._sockets = docker_mounts.RunnerSockets(self._api, spec.image, self._owner)
+            self._sockets = RunnerSockets(self._api, spec.image, self._owner)
             self._accounts.learn(spec.image)
         except (*TROUBLE, ValueError, subprocess.SubprocessError) as error:
             raise SandboxStartError(f"docker: cannot make the runner's mounts: {error}") from error
@@ -119,7 +127,7 @@ class DockerRuntime(StartsBlocking):
                 uid=plan.uid,
                 contents=contents,
                 substitutes=toolkit.PROGRAM_COMMANDS,
-                socket=docker_mounts.TARGET if mounts else "",
+                socket=TARGET if mounts else "",
             )
             return await boot(machine, spec, surroundings, record)
 
@@ -132,7 +140,7 @@ class DockerRuntime(StartsBlocking):
         The daemon finishes the creation that a killed owner has asked for: a container that appears
         only after this sweep waits for the next one.
         """
-        docker_mounts.remove_abandoned()
+        remove_abandoned()
         found = self._api.containers(all=True, filters={"label": [OWNER, DEADLINE]})
         dead = [each["Id"] for each in found if _abandoned(each["Labels"])]
         for container in dead:

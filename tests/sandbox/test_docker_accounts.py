@@ -9,8 +9,8 @@ import pytest
 import requests
 from docker.errors import DockerException, NotFound
 
-from ale_jax.sandbox import docker_mounts
-from ale_jax.sandbox.docker_mounts import Accounts
+from ale_jax.sandbox import docker_container
+from ale_jax.sandbox.docker_container import Accounts
 from ale_jax.sandbox.hub.node import MAX_LINKS, SYMLINK
 
 ROOT = "root:x:0:0::/root:/bin/bash\n"
@@ -92,7 +92,7 @@ def test_a_link_is_followed_as_in_images_of_nix():
     ids=["circle", "folder", "link to a folder", "large"],
 )
 def test_what_is_no_file_is_an_error_of_the_start_that_names_the_image(files, told, monkeypatch):
-    monkeypatch.setattr(docker_mounts, "MAX_BYTES", 200)
+    monkeypatch.setattr(docker_container, "MAX_BYTES", 200)
     daemon = Daemon(files)
     # What the runtime turns into a SandboxStartError.
     trouble = (DockerException, requests.RequestException, OSError)

@@ -2,9 +2,9 @@
 
 from docker.errors import NotFound
 
-from ale_jax.sandbox import docker_mounts, toolkit
+from ale_jax.sandbox import docker_container, toolkit
 from ale_jax.sandbox.cgroups import Owner
-from ale_jax.sandbox.docker_mounts import Accounts
+from ale_jax.sandbox.docker_container import Accounts
 from ale_jax.sandbox.docker_runtime import _abandoned
 from ale_jax.sandbox.hub import node
 from ale_jax.sandbox.hub.daemon import DEADLINE, OWNER, Image
@@ -42,7 +42,7 @@ def test_every_container_that_helps_for_a_moment_is_the_reapers_if_its_owner_is_
     monkeypatch.setattr(toolkit, "archive", lambda: ("testing", b""))
     api, me = FakeDaemon(), Owner.current()
     Accounts(api).learn("image")
-    docker_mounts.RunnerSockets(api, "image", me)
+    docker_container.RunnerSockets(api, "image", me)
     toolkit.ensure_volume(api, "image")
     with node.unstarted(api, Image("id", (), {}, 0, 0.0)):
         pass

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from docker.types import Mount
 
-from ale_jax.sandbox import docker_mounts, docker_runtime
+from ale_jax.sandbox import docker_container, docker_runtime
 from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.docker_runtime import DockerRuntime
 from tests.sandbox.conftest import SPEC
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.heavy
 
 CONNECT = f"""python3 -c '
 import socket
-socket.socket(socket.AF_UNIX).connect("{docker_mounts.TARGET}")'"""
+socket.socket(socket.AF_UNIX).connect("{docker_container.TARGET}")'"""
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def docker_only():
 
 
 def mount(source: str) -> Mount:
-    return Mount(docker_mounts.TARGET, source, type="bind")
+    return Mount(docker_container.TARGET, source, type="bind")
 
 
 def in_one(runtime, check) -> None:
@@ -65,7 +65,7 @@ def test_a_runner_takes_it_and_nobody_can_after_it(docker_only):
 
 
 def test_without_the_folder_at_the_daemon_the_streams_remain(docker_only, monkeypatch):
-    monkeypatch.setattr(docker_mounts, "_mount", lambda path: mount(f"/not-there{path}"))
+    monkeypatch.setattr(docker_container, "_mount", lambda path: mount(f"/not-there{path}"))
     runtime = DockerRuntime(SPEC)
 
     async def check(sandbox, link):
@@ -78,7 +78,7 @@ def test_without_the_folder_at_the_daemon_the_streams_remain(docker_only, monkey
 
 def test_a_runner_that_cannot_connect_keeps_the_streams(docker_only, monkeypatch):
     runtime = DockerRuntime(SPEC)
-    monkeypatch.setattr(docker_mounts, "_mount", lambda path: mount(str(path.parent)))
+    monkeypatch.setattr(docker_container, "_mount", lambda path: mount(str(path.parent)))
 
     async def check(sandbox, link):
         assert not is_direct(link)
@@ -90,7 +90,7 @@ def test_a_runner_that_cannot_connect_keeps_the_streams(docker_only, monkeypatch
 def test_a_daemon_in_trouble_is_not_taken_for_one_without_the_folder(docker_only):
     with contextlib.closing(docker_runtime.docker.from_env().api) as api:
         with pytest.raises(docker_runtime.ImageNotFound):
-            docker_mounts.RunnerSockets(api, "ale-none-such", Owner.current())
+            docker_container.RunnerSockets(api, "ale-none-such", Owner.current())
 
 
 def test_folders_of_the_dead_are_removed_and_no_others(tmp_path, monkeypatch):
@@ -99,8 +99,8 @@ def test_folders_of_the_dead_are_removed_and_no_others(tmp_path, monkeypatch):
     dead = Owner(here.boot, here.namespace, here.pid, here.start + 1)
     elsewhere = Owner("x", 1, 1, 1)
     for owner in (here, dead, elsewhere, "nobody"):
-        folder = Path(tempfile.mkdtemp(prefix=f"{docker_mounts.PREFIX}{owner}-"))
+        folder = Path(tempfile.mkdtemp(prefix=f"{docker_container.PREFIX}{owner}-"))
         (folder / "0").touch()
-    docker_mounts.remove_abandoned()
+    docker_container.remove_abandoned()
     assert len(list(tmp_path.iterdir())) == 3
     assert not list(tmp_path.glob(f"*{dead}-*"))

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ale_jax.sandbox import bubblewrap_machine
-from ale_jax.sandbox.bubblewrap_machine import BubblewrapMachine, Share, Started, start
+from ale_jax.sandbox import bubblewrap_process
+from ale_jax.sandbox.bubblewrap_process import BubblewrapMachine, Share, Started, start
 
 pytestmark = pytest.mark.heavy
 
@@ -83,8 +83,8 @@ def test_a_part_that_cannot_be_freed_is_named_and_keeps_no_other(share, number, 
 
 
 def test_what_a_living_process_uses_is_kept_until_it_has_ended(share, caplog, monkeypatch):
-    monkeypatch.setattr(bubblewrap_machine, "LEAVE_S", 0.01)
-    monkeypatch.setattr(bubblewrap_machine, "EXIT_S", 0.01)
+    monkeypatch.setattr(bubblewrap_process, "LEAVE_S", 0.01)
+    monkeypatch.setattr(bubblewrap_process, "EXIT_S", 0.01)
     living = machine(share, ("sleep", "100"))
     process = living._process
     try:
@@ -92,7 +92,7 @@ def test_what_a_living_process_uses_is_kept_until_it_has_ended(share, caplog, mo
             patch.setattr(process, "kill", lambda: None)
             destroy(living)
         assert freed(share) == [0, 0, 0] and "does not end" in caplog.text
-        monkeypatch.setattr(bubblewrap_machine, "EXIT_S", 30.0)
+        monkeypatch.setattr(bubblewrap_process, "EXIT_S", 30.0)
         destroy(living)
         assert freed(share) == [1, 1, 1]
     finally:
