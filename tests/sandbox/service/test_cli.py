@@ -14,8 +14,7 @@ import pytest
 from ale_jax.sandbox import exchange
 from ale_jax.sandbox.api import ProcessResult, SandboxStats
 from ale_jax.sandbox.cli import tables
-from ale_jax.sandbox.cli.files import _copy_out
-from ale_jax.sandbox.cli.main import main
+from ale_jax.sandbox.cli.main import _copy_out, main
 from ale_jax.sandbox.cli.parser import make_parser, spec_of
 from ale_jax.sandbox.cli.tables import printable
 from ale_jax.sandbox.pool.api import State, Status
