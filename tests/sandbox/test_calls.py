@@ -11,7 +11,7 @@ from ale_jax.sandbox.api import SandboxError, SandboxLost
 from ale_jax.sandbox.pool.api import Cause, PoolFull, SandboxGone, State, Status
 from ale_jax.sandbox.sdk.async_client import AsyncRemoteSandbox, AsyncSandboxClient
 from ale_jax.sandbox.sdk.calls import Call, exchange, failure, http_options, tls_context
-from ale_jax.sandbox.service import endpoints
+from ale_jax.sandbox.service import protocol
 from ale_jax.sandbox.spec import SandboxSpec
 from tests.rows import each_row
 
@@ -34,7 +34,7 @@ class Asked(AsyncSandboxClient):
     async def do(self, call):
         self.calls.append(call)
         self.requests.append(call.request(self._http))
-        return {"interrupted": True} if call.endpoint is endpoints.INTERRUPT else []
+        return {"interrupted": True} if call.endpoint is protocol.INTERRUPT else []
 
 
 def asked(act):
@@ -106,7 +106,7 @@ def test_an_operation_is_a_request(act, line, body, read_s):
 
 def test_a_process_whose_output_is_streamed_has_no_limit():
     client = AsyncSandboxClient("http://127.0.0.1/")
-    request = Call(endpoints.SPAWN, "a/b", body={"argv": "ls"}).request(client._http)
+    request = Call(protocol.SPAWN, "a/b", body={"argv": "ls"}).request(client._http)
     assert request.extensions["timeout"]["read"] is None
     assert (request.method, request.url.raw_path.decode()) == ("POST", f"{BOX}/spawn")
 
@@ -126,7 +126,7 @@ def test_content_is_sent_as_it_is():
     assert body["count"] == 2 and SandboxSpec.from_json(body["spec"]) == spec
 
 
-ECHO = Call(endpoints.SPAWN, "box")
+ECHO = Call(protocol.SPAWN, "box")
 BUSY, BROKEN = httpx.Response(429, json={}), httpx.ConnectError("no route")
 FULL = httpx.Response(503, json={"error": {"kind": "pool_full", "message": "m", "remedy": "r"}})
 

@@ -34,7 +34,7 @@ from ale_jax.sandbox.sdk.client import SandboxClient
 from ale_jax.sandbox.service import rock
 from ale_jax.sandbox.service.access import ServiceSettings, read_tokens
 from ale_jax.sandbox.service.app import create_app, refuse_openness
-from ale_jax.sandbox.service.records import Refusal
+from ale_jax.sandbox.service.protocol import Refusal
 from ale_jax.sandbox.service.server import bind, serve, url_of
 from ale_jax.sandbox.spec import SandboxSpec
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ale_jax.sandbox.hub.store import Capabilities, Manifest, Verification
 from ale_jax.sandbox.pool.api import NodeStatus, PoolEvent, Status
-from ale_jax.sandbox.service.records import TenantUsage
+from ale_jax.sandbox.service.protocol import TenantUsage
 
 DIGITS = 12  # of a digest
 

@@ -22,8 +22,8 @@ from ale_jax.sandbox.pool.api import (
     StartRequest,
     Status,
 )
-from ale_jax.sandbox.service import endpoints
-from ale_jax.sandbox.service.records import Refusal, events_from, record_from
+from ale_jax.sandbox.service import protocol
+from ale_jax.sandbox.service.protocol import Refusal, events_from, record_from
 from ale_jax.sandbox.spec import SandboxSpec
 
 
@@ -39,24 +39,24 @@ def _events(values: Any) -> Events:
 
 # How the values of the pool's methods are read; the others are plain data.
 PARSERS: Mapping[str, Callable[[Any], Any]] = {
-    "start": endpoints.START.value,
-    "start_many": endpoints.START_MANY.value,
-    "status": endpoints.STATUS.value,
-    "statuses": endpoints.STATUSES.value,
-    "renew": endpoints.RENEW.value,
-    "fork": endpoints.FORK.value,
-    "snapshot": endpoints.SNAPSHOT.value,
-    "nodes": endpoints.NODES.value,
+    "start": protocol.START.value,
+    "start_many": protocol.START_MANY.value,
+    "status": protocol.STATUS.value,
+    "statuses": protocol.STATUSES.value,
+    "renew": protocol.RENEW.value,
+    "fork": protocol.FORK.value,
+    "snapshot": protocol.SNAPSHOT.value,
+    "nodes": protocol.NODES.value,
     "held": lambda values: record_from(Room, values),
     "usage": lambda values: {owner: record_from(Usage, each) for owner, each in values.items()},
     "events_after": _events,
 }
 # And those of `call`, by the sandbox's method.
 CALL_PARSERS: Mapping[str, Callable[[Any], Any]] = {
-    "run": endpoints.RUN.value,
-    "exec": endpoints.EXEC.value,
-    "expect": endpoints.EXPECT.value,
-    "list": endpoints.LIST.value,
+    "run": protocol.RUN.value,
+    "exec": protocol.EXEC.value,
+    "expect": protocol.EXPECT.value,
+    "list": protocol.LIST.value,
     "stats": lambda values: record_from(SandboxStats, values),
 }
 

@@ -21,7 +21,7 @@ from ale_jax.sandbox.api import (
     SandboxStartError,
 )
 from ale_jax.sandbox.pool.api import Cause, PoolFull, QuotaExceeded, SandboxGone
-from ale_jax.sandbox.service.records import Refusal
+from ale_jax.sandbox.service.protocol import Refusal
 
 SIZE = struct.Struct(">I")
 # The statuses of the 10,000 sandboxes that a pool remembers are 30 MB if they have little text. Of

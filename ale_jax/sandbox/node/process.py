@@ -22,7 +22,7 @@ from ale_jax.sandbox.api import SandboxError, SandboxStartError
 from ale_jax.sandbox.node.client import NodeClient
 from ale_jax.sandbox.node.server import NodeServer
 from ale_jax.sandbox.pool.options import ManagedPool, closed_at_exit
-from ale_jax.sandbox.service.records import Refusal
+from ale_jax.sandbox.service.protocol import Refusal
 
 SOCKET, ABOUT, LOG = "node.sock", "node.json", "node.log"
 STARTS, OWNS = "starts.lock", "owns.lock"  # held by who starts the process, and by the process

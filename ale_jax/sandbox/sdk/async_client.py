@@ -39,9 +39,8 @@ from ale_jax.sandbox.sdk.calls import (
     tls_context,
 )
 from ale_jax.sandbox.sdk.streams import AsyncOutput, AsyncPipes, AsyncTerminal, WebSockets, relayed
-from ale_jax.sandbox.service import endpoints, uploads
-from ale_jax.sandbox.service.endpoints import Endpoint
-from ale_jax.sandbox.service.records import EventsAnswer, PoolStats, TenantUsage, plain
+from ale_jax.sandbox.service import protocol, uploads
+from ale_jax.sandbox.service.protocol import Endpoint, EventsAnswer, PoolStats, TenantUsage, plain
 from ale_jax.sandbox.spec import SandboxSpec
 
 T = TypeVar("T")
@@ -83,36 +82,36 @@ class AsyncSandboxClient:
     ) -> list[AsyncRemoteSandbox]:
         """Starts `count + spare` identical sandboxes; returns the first `count` that are ready."""
         body = plain(StartRequest(spec, **options)) | {"count": count, "spare": spare}
-        return self._boxes(await self.do(Call(endpoints.START_MANY, body=body)))
+        return self._boxes(await self.do(Call(protocol.START_MANY, body=body)))
 
     async def attach(self, id: str) -> AsyncRemoteSandbox:
         """Returns a sandbox that was started elsewhere. SandboxGone if you have none with that
         id."""
-        return AsyncRemoteSandbox(self, await self.do(Call(endpoints.STATUS, id)))
+        return AsyncRemoteSandbox(self, await self.do(Call(protocol.STATUS, id)))
 
     async def statuses(self) -> list[Status]:
         """Returns those of your sandboxes; for an administrator, of everybody's."""
-        return await self.do(Call(endpoints.STATUSES))
+        return await self.do(Call(protocol.STATUSES))
 
     async def warm(self, spec: SandboxSpec, count: int) -> None:
         """Keeps `count` sandboxes of `spec` ready on each node. Administrators only."""
-        await self.do(Call(endpoints.WARM, body={"spec": plain(spec), "count": count}))
+        await self.do(Call(protocol.WARM, body={"spec": plain(spec), "count": count}))
 
     async def nodes(self) -> list[NodeStatus]:
-        return await self.do(Call(endpoints.NODES))
+        return await self.do(Call(protocol.NODES))
 
     async def stats(self) -> PoolStats:
         """Counts your sandboxes by state, and the slots of all nodes."""
-        return await self.do(Call(endpoints.STATS))
+        return await self.do(Call(protocol.STATS))
 
     async def usage(self) -> list[TenantUsage]:
         """Returns that of your token; for an administrator, of all that have called."""
-        return await self.do(Call(endpoints.USAGE))
+        return await self.do(Call(protocol.USAGE))
 
     async def events(self, after: int | None = None, limit: int = 500) -> EventsAnswer:
         """Returns what happened to your sandboxes after that event; None: the latest."""
         params = {"limit": limit} | ({} if after is None else {"after": after})
-        return await self.do(Call(endpoints.EVENTS, params=params))
+        return await self.do(Call(protocol.EVENTS, params=params))
 
     async def do(self, call: Call[T]) -> T:
         request = call.request(self._http)
@@ -131,7 +130,7 @@ class AsyncSandboxClient:
         await self.close()
 
     async def _started(self, request: StartRequest) -> AsyncRemoteSandbox:
-        return AsyncRemoteSandbox(self, await self.do(Call(endpoints.START, body=plain(request))))
+        return AsyncRemoteSandbox(self, await self.do(Call(protocol.START, body=plain(request))))
 
     def _boxes(self, statuses: list[Status]) -> list[AsyncRemoteSandbox]:
         return [AsyncRemoteSandbox(self, status) for status in statuses]
@@ -171,7 +170,7 @@ class AsyncRemoteSandbox:
     ) -> ExecResult:
         """Runs a command in a session. timeout: seconds; None: the spec's."""
         body = {"command": command, "timeout": timeout, "session": session}
-        return await self._do(endpoints.RUN, body=body, seconds=self._limit(timeout))
+        return await self._do(protocol.RUN, body=body, seconds=self._limit(timeout))
 
     async def exec(
         self,
@@ -183,7 +182,7 @@ class AsyncRemoteSandbox:
     ) -> ProcessResult:
         """Runs a process outside every session; a string is a command line for bash."""
         body = process_body(argv, timeout, stdin, cwd, env)
-        return await self._do(endpoints.EXEC, body=body, seconds=self._limit(timeout))
+        return await self._do(protocol.EXEC, body=body, seconds=self._limit(timeout))
 
     def spawn(
         self,
@@ -196,7 +195,7 @@ class AsyncRemoteSandbox:
         """Starts a process and streams its output. timeout: seconds; None: no limit."""
         body = process_body(argv, timeout, stdin, cwd, env)
         http = self._client._http
-        return AsyncOutput(http, Call(endpoints.SPAWN, self.id, body=body).request(http), self.id)
+        return AsyncOutput(http, Call(protocol.SPAWN, self.id, body=body).request(http), self.id)
 
     def terminal(
         self, command: str = "bash -i", rows: int = 24, columns: int = 80
@@ -222,25 +221,25 @@ class AsyncRemoteSandbox:
     ) -> None:
         """Opens another bash session. SandboxError if the name is in use."""
         body = {"name": name, "env": dict(env or {}), "cwd": cwd}
-        await self._do(endpoints.OPEN_SESSION, body=body)
+        await self._do(protocol.OPEN_SESSION, body=body)
 
     async def close_session(self, name: str) -> None:
         """Kills everything that runs in the session. SandboxError if there is no such session."""
-        await self._do(endpoints.CLOSE_SESSION, session=name)
+        await self._do(protocol.CLOSE_SESSION, session=name)
 
     async def interrupt(self, session: str = MAIN, seconds: float = 2.0) -> bool:
         """Sends Ctrl-C to the session's command. Returns False if none was running."""
         body = {"seconds": seconds}
-        answer = await self._do(endpoints.INTERRUPT, session=session, body=body)
+        answer = await self._do(protocol.INTERRUPT, session=session, body=body)
         return answer["interrupted"]
 
     async def begin(self, command: str, session: str = MAIN) -> None:
         """Starts a command in a session, on a terminal. SandboxError if the session is busy."""
-        await self._do(endpoints.BEGIN, session=session, body={"command": command})
+        await self._do(protocol.BEGIN, session=session, body={"command": command})
 
     async def send(self, text: str, session: str = MAIN) -> None:
         """Types text into the command that `begin` started. SandboxError if none runs."""
-        await self._do(endpoints.SEND, session=session, body={"text": text})
+        await self._do(protocol.SEND, session=session, body={"text": text})
 
     async def expect(
         self, pattern: str | None = None, timeout: float | None = None, session: str = MAIN
@@ -248,20 +247,20 @@ class AsyncRemoteSandbox:
         """Returns the output of that command up to a match of a regular expression; for None, up
         to its end. timeout: seconds; None: the spec's; afterwards it goes on. ValueError."""
         body, limit = {"pattern": pattern, "timeout": timeout}, self._limit(timeout)
-        return await self._do(endpoints.EXPECT, session=session, body=body, seconds=limit)
+        return await self._do(protocol.EXPECT, session=session, body=body, seconds=limit)
 
     async def read(self, path: str, max_bytes: int = 1 << 20) -> bytes:
         """Returns the beginning of a file. FileNotFoundError, ValueError."""
-        return await self._do(endpoints.READ, params={"path": path, "max_bytes": max_bytes})
+        return await self._do(protocol.READ, params={"path": path, "max_bytes": max_bytes})
 
     async def write(self, files: Mapping[str, bytes]) -> None:
         """Writes files below /work. ValueError, OSError."""
         content, kind = form_of(files)
-        await self._do(endpoints.WRITE, content=content, content_type=kind)
+        await self._do(protocol.WRITE, content=content, content_type=kind)
 
     async def list(self, path: str = "/work") -> Sequence[FileInfo]:
         """Lists a directory. FileNotFoundError."""
-        return await self._do(endpoints.LIST, params={"path": path})
+        return await self._do(protocol.LIST, params={"path": path})
 
     async def upload(self, directory: str | Path, path: str = "/work") -> None:
         """Copies the contents of a local directory into a directory of the sandbox.
@@ -273,7 +272,7 @@ class AsyncRemoteSandbox:
     async def unpack(self, archive: bytes, path: str = "/work") -> None:
         """Unpacks a tar archive, without links and devices, into a directory. ValueError."""
         content = {"content": archive, "content_type": "application/x-tar"}
-        await self._do(endpoints.UNPACK, params={"path": path}, **content)
+        await self._do(protocol.UNPACK, params={"path": path}, **content)
 
     async def download(
         self, path: str, directory: str | Path, max_bytes: int = uploads.MAX_BYTES
@@ -283,35 +282,35 @@ class AsyncRemoteSandbox:
         The contents come from the agent and are not trusted: ValueError for links, devices,
         absolute paths, `..`, or more than `max_bytes`; nothing is written then.
         """
-        archive = await self._do(endpoints.PACK, params={"path": path})
+        archive = await self._do(protocol.PACK, params={"path": path})
         await asyncio.to_thread(uploads.unpack, archive, directory, max_bytes)
 
     async def snapshot(self) -> SnapshotInfo:
         """Stores the working files. `start` and `restore` take the id of the result."""
-        return await self._do(endpoints.SNAPSHOT)
+        return await self._do(protocol.SNAPSHOT)
 
     async def restore(self, snapshot: str) -> None:
         """Like `reset`, then restores the working files of that snapshot. ValueError."""
-        await self._do(endpoints.RESTORE, body={"snapshot": snapshot})
+        await self._do(protocol.RESTORE, body={"snapshot": snapshot})
 
     async def renew(self, seconds: float = 0.0) -> Status:
         """Lets the sandbox live for `seconds` from now; 0: as long as your token may have."""
-        return await self._do(endpoints.RENEW, body={"seconds": seconds})
+        return await self._do(protocol.RENEW, body={"seconds": seconds})
 
     async def fork(self, count: int = 1) -> Sequence[AsyncRemoteSandbox]:
         """Starts `count` new sandboxes with the same working files."""
-        return self._client._boxes(await self._do(endpoints.FORK, body={"count": count}))
+        return self._client._boxes(await self._do(protocol.FORK, body={"count": count}))
 
     async def reset(self) -> None:
         """Resets the sandbox: nothing runs, /work and /tmp are empty."""
-        await self._do(endpoints.RESET)
+        await self._do(protocol.RESET)
 
     async def kill_processes(self) -> None:
         """Kills everything that the agent started. Files are kept."""
-        await self._do(endpoints.KILL_PROCESSES)
+        await self._do(protocol.KILL_PROCESSES)
 
     async def status(self) -> Status:
-        return await self._do(endpoints.STATUS)
+        return await self._do(protocol.STATUS)
 
     async def alive(self) -> bool:
         return (await self.status()).state is State.RUNNING
@@ -319,7 +318,7 @@ class AsyncRemoteSandbox:
     async def close(self) -> None:
         """Stops the sandbox, if it still exists."""
         with contextlib.suppress(SandboxGone):
-            await self._do(endpoints.STOP)
+            await self._do(protocol.STOP)
 
     async def __aenter__(self) -> AsyncRemoteSandbox:
         return self

@@ -19,7 +19,7 @@ import httpx
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
 from ale_jax.sandbox.pool.api import Cause, PoolFull, QuotaExceeded, SandboxGone
-from ale_jax.sandbox.service.endpoints import Endpoint
+from ale_jax.sandbox.service.protocol import Endpoint
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ale_jax.sandbox.service.records import Refusal
+from ale_jax.sandbox.service.protocol import Refusal
 from ale_jax.sandbox.service.tenants import DEFAULT_QUOTA, Quota
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")

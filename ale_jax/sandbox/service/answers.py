@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
-from ale_jax.sandbox.service.records import Refusal
+from ale_jax.sandbox.service.protocol import Refusal
 
 Key = tuple[str, str]  # the tenant's name, and the request id that the client chose
 

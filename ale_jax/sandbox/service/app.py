@@ -19,7 +19,7 @@ from ale_jax.sandbox.service.bodies import error_reply
 from ale_jax.sandbox.service.caller import Owners
 from ale_jax.sandbox.service.guard import Guard
 from ale_jax.sandbox.service.metrics import Metrics
-from ale_jax.sandbox.service.records import KINDS, Refusal
+from ale_jax.sandbox.service.protocol import KINDS, Refusal
 
 STYLE = (
     "body{font:15px/1.45 sans-serif;max-width:60em;margin:2em auto;padding:0 1em}"

@@ -25,8 +25,7 @@ from pydantic import (
 from ale_jax.sandbox.pool.api import StartRequest
 from ale_jax.sandbox.runner.wire import MAIN
 from ale_jax.sandbox.service.caller import Caller
-from ale_jax.sandbox.service.endpoints import Endpoint
-from ale_jax.sandbox.service.records import plain, refusal_of
+from ale_jax.sandbox.service.protocol import Endpoint, plain, refusal_of
 from ale_jax.sandbox.spec import SandboxSpec
 
 Route = TypeVar("Route", bound=Callable[..., Any])

@@ -20,7 +20,7 @@ from ale_jax.sandbox.pool.api import (
 )
 from ale_jax.sandbox.service import uploads
 from ale_jax.sandbox.service.access import Tenant
-from ale_jax.sandbox.service.records import EventsAnswer, Refusal, not_found, taken
+from ale_jax.sandbox.service.protocol import EventsAnswer, Refusal, not_found, taken
 from ale_jax.sandbox.service.tenants import MB, TenantAccount, Ticket
 
 MAX_OWNERS = 100_000

@@ -16,7 +16,7 @@ from ale_jax.sandbox.api import ExecResult, Expected, Sandbox
 from ale_jax.sandbox.pool.api import SandboxGone, SandboxPool, StartRequest, State
 from ale_jax.sandbox.service.bodies import ERRORS, Body, By, reply
 from ale_jax.sandbox.service.caller import Caller
-from ale_jax.sandbox.service.records import Refusal, not_found
+from ale_jax.sandbox.service.protocol import Refusal, not_found
 from ale_jax.sandbox.spec import SandboxSpec
 
 PREFIX = "/apis/v1/envs/gem"

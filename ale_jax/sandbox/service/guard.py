@@ -15,7 +15,7 @@ from typing import Any
 from ale_jax.sandbox.service.access import ServiceSettings, Tenant, Tokens, admit
 from ale_jax.sandbox.service.answers import Answer, Answers
 from ale_jax.sandbox.service.metrics import Metrics
-from ale_jax.sandbox.service.records import UNDONE, Refusal
+from ale_jax.sandbox.service.protocol import UNDONE, Refusal
 from ale_jax.sandbox.service.tenants import TenantAccount, Ticket, Turns
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")

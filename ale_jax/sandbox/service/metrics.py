@@ -16,7 +16,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from ale_jax.sandbox.pool.api import NodeStatus, State, Status
-from ale_jax.sandbox.service.records import TenantUsage
+from ale_jax.sandbox.service.protocol import TenantUsage
 
 # Seconds: from a command in a session to a start that builds an image.
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

@@ -23,10 +23,10 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.pool.api import NodeStatus, SandboxGone, State, Status
 from ale_jax.sandbox.pool.pooled_sandbox import WITH_CAUSE
-from ale_jax.sandbox.service import endpoints
+from ale_jax.sandbox.service import protocol
 from ale_jax.sandbox.service.bodies import ERRORS, JSON, By, Id, WarmBody, nothing, reply, serves
 from ale_jax.sandbox.service.caller import Caller
-from ale_jax.sandbox.service.records import Refusal, TenantUsage, plain
+from ale_jax.sandbox.service.protocol import Refusal, TenantUsage, plain
 from ale_jax.sandbox.service.tenants import usages
 from ale_jax.sandbox.spec import SandboxSpec
 
@@ -37,7 +37,7 @@ After = Annotated[int | None, Query(ge=0, description="`next` of the previous an
 Limit = Annotated[int, Query(ge=1, le=MAX_EVENTS, description="Maximum number of events.")]
 
 
-@serves(pool_router, endpoints.WARM)
+@serves(pool_router, protocol.WARM)
 async def warm(body: WarmBody, by: By) -> Response:
     """Keeps `count` sandboxes of a spec ready on each node, for all tenants. Administrators
     only."""
@@ -46,13 +46,13 @@ async def warm(body: WarmBody, by: By) -> Response:
     return nothing()
 
 
-@serves(pool_router, endpoints.NODES)
+@serves(pool_router, protocol.NODES)
 async def nodes(by: By) -> Response:
     """Lists the nodes of the pool."""
     return reply(await by.pool.nodes())
 
 
-@serves(pool_router, endpoints.STATS)
+@serves(pool_router, protocol.STATS)
 async def stats(by: By) -> Response:
     """Counts your sandboxes by state, and the slots of all nodes that are alive."""
     states = Counter(status.state for status in await by.statuses())
@@ -61,7 +61,7 @@ async def stats(by: By) -> Response:
     return reply({"sandboxes": states, "nodes": len(alive), **slots})
 
 
-@serves(pool_router, endpoints.USAGE)
+@serves(pool_router, protocol.USAGE)
 async def show_usage(request: Request, by: By) -> Response:
     """What your token uses now, its limits, and what it has used since the service started. An
     administrator gets that of all tokens that have called."""
@@ -74,7 +74,7 @@ async def _usages(request: Request, by: Caller) -> list[TenantUsage]:
     return [each async for each in usages(by.pool, mine)]
 
 
-@serves(pool_router, endpoints.EVENTS)
+@serves(pool_router, protocol.EVENTS)
 async def events(by: By, after: After = None, limit: Limit = 500) -> Response:
     """Lists what happened to your sandboxes: starts, losses, re-creations, ends with their causes,
     denied connections. An administrator gets the events of all sandboxes and of the nodes.

@@ -21,7 +21,7 @@ from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.pool.api import SandboxGone
 from ale_jax.sandbox.service.bodies import JSON, caller_of
 from ale_jax.sandbox.service.caller import Caller
-from ale_jax.sandbox.service.records import Refusal, refusal_of
+from ale_jax.sandbox.service.protocol import Refusal, refusal_of
 from ale_jax.sandbox.service.rock_commands import RockModels
 from ale_jax.sandbox.service.rock_sandboxes import RockSandboxes
 from ale_jax.sandbox.service.rock_spec import (

@@ -20,7 +20,7 @@ from typing import Any
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.relay import Carried, Dialer, carry
 from ale_jax.sandbox.service.caller import Caller
-from ale_jax.sandbox.service.records import Refusal
+from ale_jax.sandbox.service.protocol import Refusal
 from ale_jax.sandbox.service.rock_model import ModelCalls, ModelServer
 from ale_jax.sandbox.service.rock_spec import RockRunBody
 from ale_jax.sandbox.service.tenants import Ticket

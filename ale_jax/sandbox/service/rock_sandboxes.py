@@ -19,7 +19,7 @@ from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.pool.api import SandboxGone, StartRequest, State, Status
 from ale_jax.sandbox.service import rock_spec
 from ale_jax.sandbox.service.caller import Caller
-from ale_jax.sandbox.service.records import not_found, taken
+from ale_jax.sandbox.service.protocol import not_found, taken
 
 MAX_KNOWN = 10_000
 NOT_STOPPED = "it was not stopped by a request"

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Send
 
-from ale_jax.sandbox.service import endpoints, uploads
+from ale_jax.sandbox.service import protocol, uploads
 from ale_jax.sandbox.service.bodies import (
     BYTES,
     ERRORS,
@@ -42,46 +42,46 @@ from ale_jax.sandbox.service.bodies import (
     reply,
     serves,
 )
-from ale_jax.sandbox.service.records import refusal_of
+from ale_jax.sandbox.service.protocol import refusal_of
 from ale_jax.sandbox.service.uploads import parse_form
 
 sandbox_router = APIRouter(tags=["sandboxes"], responses=ERRORS)
 
 
-@serves(sandbox_router, endpoints.START)
+@serves(sandbox_router, protocol.START)
 async def start(body: StartBody, by: By) -> Response:
     """Starts a sandbox; answers when it is running. 500 `start_failed` says in which phase the
     start failed; 503 `pool_full` says that no slot is free at the moment."""
     return reply(await by.start(body.request()), 201)
 
 
-@serves(sandbox_router, endpoints.START_MANY)
+@serves(sandbox_router, protocol.START_MANY)
 async def start_many(body: StartManyBody, by: By) -> Response:
     """Starts `count + spare` identical sandboxes; answers when the first `count` of them are
     running, and stops the rest."""
     return reply(await by.start_many(body.request(), body.count, body.spare), 201)
 
 
-@serves(sandbox_router, endpoints.STATUSES)
+@serves(sandbox_router, protocol.STATUSES)
 async def list_sandboxes(by: By) -> Response:
     """Lists your sandboxes; for an administrator, everybody's."""
     return reply(await by.statuses())
 
 
-@serves(sandbox_router, endpoints.STATUS)
+@serves(sandbox_router, protocol.STATUS)
 async def status(id: Id, by: By) -> Response:
     """Returns the status of a sandbox, for a while also after its end. Does not count as use."""
     return reply(await by.status(id))
 
 
-@serves(sandbox_router, endpoints.STOP)
+@serves(sandbox_router, protocol.STOP)
 async def stop(id: Id, by: By) -> Response:
     """Stops a sandbox and frees its resources."""
     await by.stop(id)
     return nothing()
 
 
-@serves(sandbox_router, endpoints.SNAPSHOT)
+@serves(sandbox_router, protocol.SNAPSHOT)
 async def snapshot(id: Id, by: By) -> Response:
     """Stores the working files of a sandbox. The answer's id, a hash of the content, can be passed
     to `start` by the sandbox's owner. Beyond the owner's quota, the least recently used of the
@@ -89,7 +89,7 @@ async def snapshot(id: Id, by: By) -> Response:
     return reply(await by.snapshot(id))
 
 
-@serves(sandbox_router, endpoints.RESTORE)
+@serves(sandbox_router, protocol.RESTORE)
 async def restore(id: Id, body: RestoreBody, by: By) -> Response:
     """Resets a sandbox, then restores the working files of a snapshot. 422 if there is no snapshot
     with that id."""
@@ -97,13 +97,13 @@ async def restore(id: Id, body: RestoreBody, by: By) -> Response:
     return nothing()
 
 
-@serves(sandbox_router, endpoints.RENEW)
+@serves(sandbox_router, protocol.RENEW)
 async def renew(id: Id, body: RenewBody, by: By) -> Response:
     """Sets how long a sandbox lives from now on. Counts as use."""
     return reply(await by.renew(id, body.seconds))
 
 
-@serves(sandbox_router, endpoints.FORK)
+@serves(sandbox_router, protocol.FORK)
 async def fork(id: Id, body: ForkBody, by: By) -> Response:
     """Starts new sandboxes of the same spec with the same working files."""
     return reply(await by.fork(id, body.count), 201)
@@ -114,7 +114,7 @@ command_router = APIRouter(tags=["commands"], responses=ERRORS)
 log = logging.getLogger(__name__)
 
 
-@serves(command_router, endpoints.RUN)
+@serves(command_router, protocol.RUN)
 async def run(id: Id, body: RunBody, by: By) -> Response:
     """Runs a command in a session and returns its output. A non-zero exit code is not an error.
 
@@ -125,7 +125,7 @@ async def run(id: Id, body: RunBody, by: By) -> Response:
     return reply(await by.call(id, "run", **arguments))
 
 
-@serves(command_router, endpoints.EXEC)
+@serves(command_router, protocol.EXEC)
 async def exec_process(id: Id, body: ProcessBody, by: By) -> Response:
     """Runs one process outside every session; returns the head and tail of its output."""
     return reply(await by.call(id, "exec", **body.arguments()))
@@ -133,7 +133,7 @@ async def exec_process(id: Id, body: ProcessBody, by: By) -> Response:
 
 @serves(
     command_router,
-    endpoints.SPAWN,
+    protocol.SPAWN,
     response_class=StreamingResponse,
     responses={200: {"content": {NDJSON: {}}}},
 )
@@ -151,28 +151,28 @@ async def spawn(id: Id, body: ProcessBody, by: By) -> Response:
     return ClosingResponse(lines, media_type=NDJSON, headers={"Cache-Control": "no-store"})
 
 
-@serves(command_router, endpoints.OPEN_SESSION)
+@serves(command_router, protocol.OPEN_SESSION)
 async def open_session(id: Id, body: SessionBody, by: By) -> Response:
     """Opens another bash session. 409 if the name is in use."""
     await by.call(id, "open_session", name=body.name, env=body.env, cwd=body.cwd)
     return nothing()
 
 
-@serves(command_router, endpoints.CLOSE_SESSION)
+@serves(command_router, protocol.CLOSE_SESSION)
 async def close_session(id: Id, session: Session, by: By) -> Response:
     """Kills everything that runs in a session, and closes it. 409 if there is no such session."""
     await by.call(id, "close_session", name=session)
     return nothing()
 
 
-@serves(command_router, endpoints.INTERRUPT)
+@serves(command_router, protocol.INTERRUPT)
 async def interrupt(id: Id, session: Session, body: InterruptBody, by: By) -> Response:
     """Sends Ctrl-C to the session's command. `{"interrupted": false}` if none was running."""
     done = await by.call(id, "interrupt", session=session, seconds=body.seconds)
     return reply({"interrupted": done})
 
 
-@serves(command_router, endpoints.BEGIN)
+@serves(command_router, protocol.BEGIN)
 async def begin(id: Id, session: Session, body: BeginBody, by: By) -> Response:
     """Starts a command in a session, on a terminal, and answers at once. 409 if it is busy.
 
@@ -182,7 +182,7 @@ async def begin(id: Id, session: Session, body: BeginBody, by: By) -> Response:
     return nothing()
 
 
-@serves(command_router, endpoints.SEND)
+@serves(command_router, protocol.SEND)
 async def send(id: Id, session: Session, body: SendBody, by: By) -> Response:
     """Types text into the command that `begin` has started. 409 if none runs, or it does not read
     its input."""
@@ -190,7 +190,7 @@ async def send(id: Id, session: Session, body: SendBody, by: By) -> Response:
     return nothing()
 
 
-@serves(command_router, endpoints.EXPECT)
+@serves(command_router, protocol.EXPECT)
 async def expect(id: Id, session: Session, body: ExpectBody, by: By) -> Response:
     """Reads what the command that `begin` has started writes, until it matches a pattern, the
     command ends, or the time is over; then the command goes on. 409 if there was no such command.
@@ -199,14 +199,14 @@ async def expect(id: Id, session: Session, body: ExpectBody, by: By) -> Response
     return reply(await by.call(id, "expect", session=session, **arguments))
 
 
-@serves(command_router, endpoints.RESET)
+@serves(command_router, protocol.RESET)
 async def reset(id: Id, by: By) -> Response:
     """Resets a sandbox: nothing runs, /work and /tmp are empty."""
     await by.call(id, "reset")
     return nothing()
 
 
-@serves(command_router, endpoints.KILL_PROCESSES)
+@serves(command_router, protocol.KILL_PROCESSES)
 async def kill_processes(id: Id, by: By) -> Response:
     """Kills everything that the agent started. Files are kept."""
     await by.call(id, "kill_processes")
@@ -247,7 +247,7 @@ Count = Annotated[int, Query(ge=0, le=MAX_READ, description="Maximum number of b
 FORM = "One file per part; the part's name is its path below /work, percent-encoded."
 
 
-@serves(file_router, endpoints.READ, response_class=Response, responses=binary("The content."))
+@serves(file_router, protocol.READ, response_class=Response, responses=binary("The content."))
 async def read_file(id: Id, by: By, path: FilePath, max_bytes: Count = 1 << 20) -> Response:
     """Returns the beginning of a file. 404 if the agent cannot read the path as a regular file or
     if the path contains a symbolic link; 422 for a path with `..`."""
@@ -264,7 +264,7 @@ async def write_file(id: Id, by: By, path: FilePath, request: Request) -> Respon
     return nothing()
 
 
-@serves(file_router, endpoints.WRITE, openapi_extra=raw_body(FORM, "multipart/form-data"))
+@serves(file_router, protocol.WRITE, openapi_extra=raw_body(FORM, "multipart/form-data"))
 async def write_files(id: Id, by: By, request: Request) -> Response:
     """Writes several files below /work."""
     parts = parse_form(request.headers.get("content-type", ""), await request.body())
@@ -272,20 +272,20 @@ async def write_files(id: Id, by: By, request: Request) -> Response:
     return nothing()
 
 
-@serves(file_router, endpoints.LIST)
+@serves(file_router, protocol.LIST)
 async def list_directory(id: Id, by: By, path: FilePath = "/work") -> Response:
     """Lists a directory."""
     return reply(await by.call(id, "list", path=path))
 
 
-@serves(file_router, endpoints.PACK, response_class=Response, responses=binary("A tar.", TAR))
+@serves(file_router, protocol.PACK, response_class=Response, responses=binary("A tar.", TAR))
 async def download(id: Id, by: By, path: FilePath = "/work") -> Response:
     """Returns a directory as a tar. Its content comes from the agent: do not trust it when you
     unpack it. 409 if it is larger than 256 MiB, or than the buffer of your token."""
     return Response(await by.download(id, path), media_type=TAR)
 
 
-@serves(file_router, endpoints.UNPACK, openapi_extra=raw_body("A plain tar.", TAR))
+@serves(file_router, protocol.UNPACK, openapi_extra=raw_body("A plain tar.", TAR))
 async def upload(id: Id, by: By, request: Request, path: FilePath = "/work") -> Response:
     """Unpacks a tar into a directory, with the agent's permissions. 422 for an archive with links,
     devices, absolute paths or `..`; nothing is unpacked then."""

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 
 from ale_jax.sandbox.pool.accounting import Room, Usage
 from ale_jax.sandbox.pool.api import OwnerLimits, SandboxPool, excess
-from ale_jax.sandbox.service.records import Refusal, TenantUsage
+from ale_jax.sandbox.service.protocol import Refusal, TenantUsage
 from ale_jax.sandbox.spec import SandboxSpec
 
 MB = 1 << 20

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
 from ale_jax.sandbox.pool.api import SandboxPool
 from ale_jax.sandbox.relay import carry
 from ale_jax.sandbox.service.caller import Caller
-from ale_jax.sandbox.service.records import Refusal, refusal_of
+from ale_jax.sandbox.service.protocol import Refusal, refusal_of
 
 FAILED = 1011  # close code of an internal error (RFC 6455)
 MAX_SIZE = 1000  # rows or columns

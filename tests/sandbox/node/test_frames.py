@@ -19,7 +19,7 @@ from ale_jax.sandbox.pool.api import (
     Status,
 )
 from ale_jax.sandbox.service.bodies import MAX_LABELS_BYTES, StartBody
-from ale_jax.sandbox.service.records import Refusal
+from ale_jax.sandbox.service.protocol import Refusal
 from ale_jax.sandbox.spec import MAX_TEXT_BYTES, SandboxSpec
 
 

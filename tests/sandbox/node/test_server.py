@@ -22,7 +22,7 @@ from ale_jax.sandbox.pool.api import (
     StartRequest,
     State,
 )
-from ale_jax.sandbox.service.records import Refusal
+from ale_jax.sandbox.service.protocol import Refusal
 from tests.sandbox.pool.fakes import SPEC, FakeRuntime, HandPool, in_a_loop, until
 
 TOKEN = "t" * 32

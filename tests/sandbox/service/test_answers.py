@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ale_jax.sandbox.service.answers import Answer, Answers
-from ale_jax.sandbox.service.records import Refusal
+from ale_jax.sandbox.service.protocol import Refusal
 from tests.rows import each_row
 
 

@@ -7,7 +7,7 @@ import pytest
 from ale_jax.sandbox.pool.api import SandboxGone, StartRequest
 from ale_jax.sandbox.service.access import Tenant
 from ale_jax.sandbox.service.caller import OWNER_S, Caller, Owners
-from ale_jax.sandbox.service.records import Refusal
+from ale_jax.sandbox.service.protocol import Refusal
 from ale_jax.sandbox.service.tenants import DEFAULT_QUOTA, TenantAccount, Ticket
 from tests.sandbox.pool.fakes import SPEC, Clock, FakeRuntime, HandPool, in_a_loop
 

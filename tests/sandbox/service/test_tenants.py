@@ -15,7 +15,7 @@ from ale_jax.sandbox.pool.accounting import Room
 from ale_jax.sandbox.pool.api import PoolFull, QuotaExceeded
 from ale_jax.sandbox.service.access import ServiceSettings, Tenant, parse_tokens
 from ale_jax.sandbox.service.guard import PIECE, _Metered
-from ale_jax.sandbox.service.records import Refusal
+from ale_jax.sandbox.service.protocol import Refusal
 from ale_jax.sandbox.service.tenants import DEFAULT_QUOTA, Quota, TenantAccount, Turns
 from ale_jax.sandbox.spec import SandboxSpec
 from tests.rows import each_row

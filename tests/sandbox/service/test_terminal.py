@@ -6,7 +6,7 @@ from unittest import mock
 import pytest
 
 from ale_jax.sandbox.service import terminal
-from ale_jax.sandbox.service.records import Refusal
+from ale_jax.sandbox.service.protocol import Refusal
 from ale_jax.sandbox.service.terminal import MAX_BYTES, _attend, _Unread
 from tests.rows import each_row
 from tests.sandbox.pool.fakes import in_a_loop
