@@ -120,6 +120,10 @@ def assemble(
     of equal outcomes) are counted, and not computed, unless the loss has terms beside the
     advantages or credit is yet to come, to tokens. All that they could add is a balancing loss: the
     router of a mixture of experts is balanced on the trajectories that are computed.
+
+    Two groups have two members of one token each, with the outcomes 1 and 0, and 1 and 1. By
+    "outcome" and the group's mean, the first group's advantages are 1/2 and -1/2, and the second
+    one's are 0. So `samples` are the first group's, and the loss_denominator is 4.
     """
     table = tabulate_rewards(groups, shape.chunks_per_pack, algo.advantage.anchor_depth)
     every = credited_samples(table, credit_table(table, len(groups), algo))

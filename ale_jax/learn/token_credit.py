@@ -43,7 +43,17 @@ def of_time_steps(x_BT: np.ndarray, batch: Batch, by_chunk: bool) -> np.ndarray:
 
 def returns(batches: Sequence[Batch], gamma: float, by_chunk: bool = False) -> list[np.ndarray]:
     """Returns the discounted sum of rewards from each policy token's time step on, float32 [B, T]
-    for each batch: GAE with lambda 1 on values of 0."""
+    for each batch: GAE with lambda 1 on values of 0.
+
+    By tokens and by chunks, where the second of two chunks, of 2 tokens and 1, is rewarded:
+
+        >>> from ale_jax.config.learn import Shape
+        >>> from ale_jax.data.packing import demonstration, pack
+        >>> batch, _ = pack([demonstration([([5], [3, 1]), ([6], [2])])], Shape(1, 5, 2))
+        >>> batch.reward_BT[0, 4] = 1.0
+        >>> returns([batch], 0.5)[0].tolist(), returns([batch], 0.5, by_chunk=True)[0].tolist()
+        ([[0.0, 0.25, 0.5, 0.0, 1.0]], [[0.0, 0.5, 0.5, 0.0, 1.0]])
+    """
     return [_gae_advantage(b, np.zeros_like(b.reward_BT), gamma, 1.0, by_chunk) for b in batches]
 
 
