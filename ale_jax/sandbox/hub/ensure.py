@@ -1,26 +1,41 @@
-"""Makes sure that an image is present (finds it, builds it or, if allowed, pulls it), and removes
-unused images that were built from recipes."""
+"""Makes sure that an image is present: finds it, builds it from its recipe or, if allowed, pulls
+it. After a build that failed, no name refers to an incomplete image."""
 
 from __future__ import annotations
 
-import dataclasses
+import hashlib
 import logging
+import os
 import re
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ale_jax.sandbox.api import SandboxStartError
-from ale_jax.sandbox.hub import build, daemon, store
-from ale_jax.sandbox.hub.daemon import NAME_LABEL, RECIPE_LABEL, Image
+from ale_jax.sandbox.hub import daemon, guard, store
+from ale_jax.sandbox.hub.daemon import NAME_LABEL, RECIPE_LABEL, Daemon, Image
 from ale_jax.sandbox.hub.node import Node, reference_of, versions
-from ale_jax.sandbox.hub.recipe import Recipe, read_recipe
+from ale_jax.sandbox.hub.recipe import (
+    DOCKERFILE,
+    SCRIPT,
+    SETTINGS,
+    Recipe,
+    content_address,
+    read_recipe,
+    write_context,
+)
 from ale_jax.sandbox.hub.store import EVERY_IMAGE, ImageName, Manifest
 
 NEVER, MISSING = "never", "missing"
+LAST_WORDS_BYTES = 2000
 _ADDRESS = re.compile(rf"[0-9a-f]{{{store.ADDRESS_DIGITS}}}")
 
 FindRecipe = Callable[[str], Path | None]
+
+log = logging.getLogger(__name__)
 
 
 def ensure(
@@ -67,11 +82,11 @@ def _make(node: Node, recipe: Recipe) -> Manifest:
         node.store.lock(recipe.moving) as builders,
     ):
         start, seconds = time.monotonic(), None
-        image = daemon.find(node.api, recipe.reference) or build.adopt(node.api, recipe)
+        image = daemon.find(node.api, recipe.reference) or adopt(node.api, recipe)
         _keep_what_was_made_by_hand(node, recipe)
         if image is None:
             build_log = node.store.build_log(recipe.reference)
-            image = build.build(node.api, recipe, build_log, (removals, builders))
+            image = build(node.api, recipe, build_log, (removals, builders))
             seconds = time.monotonic() - start
         if f"{recipe.moving}:latest" not in image.tags:
             daemon.tag(node.api, image, recipe.moving)
@@ -112,82 +127,135 @@ def _remedy(name: ImageName, recipe: Recipe | None) -> str:
     )
 
 
-log = logging.getLogger(__name__)
+def build(api: Daemon, recipe: Recipe, build_log: Path, locks: tuple[int, ...]) -> Image:
+    """Builds the image, with the recipe's reference and labels. Errors: SandboxStartError.
 
-
-@dataclasses.dataclass(frozen=True)
-class Pruned:
-    """References of the images that were removed, and of those that were kept as they are in
-    use."""
-
-    removed: tuple[str, ...]
-    in_use: tuple[str, ...]
-
-
-def remove(node: Node, name: ImageName) -> tuple[str, ...]:
-    """See `Hub.remove`."""
-    image = daemon.find(node.api, name.text)
+    build_log: receives all output of the build. locks: descriptors that stay open as long as any
+    process that was started for the build is alive, even if this process dies.
+    """
+    log.info("building image %s (%s) from %s", recipe.moving, recipe.reference, recipe.folder)
+    if recipe.kind == DOCKERFILE:
+        _build_dockerfile(recipe, build_log)
+    else:
+        _run_script(recipe, build_log, locks)
+        _refuse_changed(api, recipe)
+    image = daemon.find(api, recipe.reference)
+    if image is None and recipe.kind == SCRIPT:
+        image = adopt(api, recipe)
     if image is None:
-        raise ValueError(f"image {name.text!r} is not here; type: docker images")
-    if not name.recipe or not _is_ours(image, name.recipe):
-        raise ValueError(
-            f"image {name.text!r} was not made from a recipe and is left alone; "
-            f"type: docker rmi {name.text}"
-        )
-    with node.store.lock(EVERY_IMAGE), node.store.lock(name.moving):
-        return _remove_names(node, image, name.recipe)
+        raise _failure(recipe, build_log, "it left no image of that name ($ALE_IMAGE)")
+    return image
 
 
-def prune(node: Node, keep: int, only: ImageName | None) -> Pruned:
-    """See `Hub.prune`."""
-    if keep < 1:
-        raise ValueError(f"keep {keep} must be at least 1: the moving name needs the newest image")
-    removed, in_use = list[str](), list[str]()
-    with node.store.lock(EVERY_IMAGE):
-        for recipe, images in _by_recipe(node).items():
-            if only and only.recipe != recipe:
-                continue
-            newest_first = sorted(images, key=lambda each: _age_rank(each, recipe))
-            for image in newest_first[keep:]:
-                try:
-                    removed += _remove_names(node, image, recipe)
-                except ValueError as error:
-                    log.info("%s", error)
-                    in_use += versions(image, recipe)
-    return Pruned(tuple(removed), tuple(in_use))
+def adopt(api: Daemon, recipe: Recipe) -> Image | None:
+    """Returns the image that this script built when it was run by hand; adds the recipe's
+    reference.
+
+    Such a script calls the image "ale-NAME" and labels it ale.recipe=HASH, the first 16 digits of
+    its own SHA-256. None if there is no such image.
+    """
+    image = daemon.find(api, recipe.moving) if recipe.kind == SCRIPT else None
+    if image is None or image.labels.get(RECIPE_LABEL) != _script_hash(recipe):
+        return None
+    daemon.tag(api, image, recipe.reference)
+    return daemon.find(api, recipe.reference)
 
 
-def _age_rank(image: Image, recipe: str) -> tuple[bool, float]:
-    """Sorts the image with the moving name first, however old it is, then newer before older."""
-    return f"ale-{recipe}:latest" not in image.tags, -image.created
+def _script_hash(recipe: Recipe) -> str:
+    return hashlib.sha256((recipe.folder / SCRIPT).read_bytes()).hexdigest()[:16]
 
 
-def _by_recipe(node: Node) -> dict[str, list[Image]]:
-    found: dict[str, list[Image]] = {}
-    for image in daemon.find_labelled(node.api):
-        ours = (store.parse_ours(tag) for tag in image.tags)
-        for recipe in {name.recipe for name in ours if name and _is_ours(image, name.recipe)}:
-            found.setdefault(recipe, []).append(image)
-    return found
+def _labels(recipe: Recipe) -> Mapping[str, str]:
+    return {RECIPE_LABEL: recipe.address, NAME_LABEL: recipe.moving}
 
 
-def _is_ours(image: Image, recipe: str) -> bool:
-    """Whether it was built from the recipe. An image that others built FROM ours inherits our
-    labels, but then NAME_LABEL is not its own name."""
-    name = f"ale-{recipe}"
-    return RECIPE_LABEL in image.labels and image.labels.get(NAME_LABEL, name) == name
+def _build_dockerfile(recipe: Recipe, build_log: Path) -> None:
+    seconds = recipe.settings.build_seconds
+    start = time.monotonic()
+    with tempfile.TemporaryFile() as context, build_log.open("w") as said:
+        _write_context(recipe, context)
+        try:
+            with daemon.connect() as api:
+                messages = api.build(
+                    fileobj=context,
+                    custom_context=True,
+                    tag=recipe.reference,
+                    labels=_labels(recipe),
+                    network_mode=recipe.settings.network,
+                    use_config_proxy=recipe.settings.network != "none",
+                    rm=True,
+                    forcerm=True,
+                    timeout=seconds,
+                    decode=True,
+                )
+                for text in daemon.watched(messages, seconds):
+                    said.write(text)
+        except daemon.TROUBLE as error:
+            said.flush()
+            too_late = time.monotonic() - start > seconds
+            reason = _took_longer(seconds) if too_late else str(error)
+            raise _failure(recipe, build_log, reason) from error
 
 
-def _remove_names(node: Node, image: Image, recipe: str) -> tuple[str, ...]:
-    """Removes the names that we gave; the daemon deletes an image with its last name."""
-    if users := daemon.users(node.api, image):
-        raise ValueError(
-            f"image {versions(image, recipe) or image.id} of 'ale-{recipe}' is in use by "
-            f"{', '.join(users[:5])}; stop what uses it, or type: docker rm {users[0]}"
-        )
-    ours = [tag for tag in image.tags if (n := store.parse_ours(tag)) and n.recipe == recipe]
-    for tag in ours:
-        daemon.untag(node.api, tag)
-        node.store.forget(tag)
-    log.info("removed %s (image %s)", ", ".join(ours), image.id)
-    return tuple(ours)
+def _write_context(recipe: Recipe, context) -> None:
+    try:
+        write_context(recipe.folder, context)
+        address = content_address(recipe.folder)
+    except (OSError, ValueError) as error:
+        raise SandboxStartError(f"cannot send {recipe.folder} to the daemon: {error}") from error
+    if address != recipe.address:
+        raise _changed(recipe)
+    context.seek(0)
+
+
+def _run_script(recipe: Recipe, build_log: Path, locks: tuple[int, ...]) -> None:
+    seconds = recipe.settings.build_seconds
+    labels = " ".join(f"{key}={value}" for key, value in _labels(recipe).items())
+    line = [sys.executable, "-I", guard.__file__, str(seconds), str(recipe.folder / SCRIPT)]
+    with build_log.open("wb") as said:
+        # Leaving the block closes the pipe, which ends the script, and waits for the guard.
+        with subprocess.Popen(
+            line,
+            stdin=subprocess.PIPE,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            cwd=recipe.folder,
+            env=os.environ | {"ALE_IMAGE": recipe.reference, "ALE_LABELS": labels},
+            pass_fds=locks,
+            start_new_session=True,
+        ) as process:
+            code = process.wait()
+    if code == guard.TIMED_OUT:
+        raise _failure(recipe, build_log, _took_longer(seconds))
+    if code:
+        raise _failure(recipe, build_log, f"exit code {code}")
+
+
+def _refuse_changed(api: Daemon, recipe: Recipe) -> None:
+    try:
+        unchanged = content_address(recipe.folder) == recipe.address
+    except (OSError, ValueError):  # no longer a valid recipe; the next attempt says why
+        unchanged = False
+    if not unchanged:
+        daemon.untag(api, recipe.reference)
+        raise _changed(recipe)
+
+
+def _took_longer(seconds: float) -> str:
+    return f"it took longer than {seconds:g} s (build_seconds in {SETTINGS})"
+
+
+def _changed(recipe: Recipe) -> SandboxStartError:
+    return SandboxStartError(
+        f"recipe {recipe.folder} of image {recipe.moving!r} changed while it was built; start again"
+    )
+
+
+def _failure(recipe: Recipe, build_log: Path, reason: str) -> SandboxStartError:
+    with build_log.open("rb") as said:
+        said.seek(max(0, said.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+        words = said.read().decode("utf-8", "replace").strip()
+    return SandboxStartError(
+        f"image {recipe.moving!r} could not be built from {recipe.folder / recipe.kind}: {reason}; "
+        f"correct the recipe and start again. The end of {build_log}:\n{words}"
+    )

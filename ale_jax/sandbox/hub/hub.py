@@ -18,8 +18,8 @@ from pathlib import Path
 
 from ale_jax.sandbox.api import Sandbox, SandboxError, SandboxStartError
 from ale_jax.sandbox.hub import daemon, ensure, store
-from ale_jax.sandbox.hub.ensure import NEVER, FindRecipe, Pruned
-from ale_jax.sandbox.hub.node import listed, open_node, reference_of
+from ale_jax.sandbox.hub.ensure import NEVER, FindRecipe
+from ale_jax.sandbox.hub.node import Pruned, listed, open_node, prune, reference_of, remove
 from ale_jax.sandbox.hub.store import Manifest, Verification, default_state
 from ale_jax.sandbox.spec import SandboxSpec
 
@@ -163,7 +163,7 @@ class Hub:
         ValueError if it is not here, was not built from a recipe, or is used by a container.
         """
         with open_node(self.state) as node:
-            return ensure.remove(node, store.parse(name))
+            return remove(node, store.parse(name))
 
     def prune(self, keep: int = 1, name: str | None = None) -> Pruned:
         """Removes all but the `keep` newest images of each recipe, except those that are in use.
@@ -174,7 +174,7 @@ class Hub:
         """
         only = store.parse(name) if name else None
         with open_node(self.state) as node:
-            return ensure.prune(node, keep, only)
+            return prune(node, keep, only)
 
     def _outcome(self, name: str, pull: str) -> ImageOutcome:
         start = time.monotonic()

@@ -1,5 +1,5 @@
-"""A node: its Docker daemon, the manifests of the images there, and the capabilities of an image,
-which are determined without running it."""
+"""A node: its Docker daemon, the manifests of the images there, the capabilities of an image, which
+are determined without running it, and the removal of unused images that were built from recipes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import io
 import json
+import logging
 import stat
 import tarfile
 from collections.abc import Iterator
@@ -17,8 +18,16 @@ from docker.errors import NotFound
 
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.hub import daemon, store
-from ale_jax.sandbox.hub.daemon import Daemon, Image, asking, momentary_labels
+from ale_jax.sandbox.hub.daemon import (
+    NAME_LABEL,
+    RECIPE_LABEL,
+    Daemon,
+    Image,
+    asking,
+    momentary_labels,
+)
 from ale_jax.sandbox.hub.store import (
+    EVERY_IMAGE,
     Capabilities,
     ImageName,
     ImageStore,
@@ -36,6 +45,8 @@ PASSWD, AGENT = "/etc/passwd", b"agent:"
 MAX_PASSWD_BYTES = 1 << 20
 MAX_LINKS = 8
 SYMLINK = 1 << 27  # a bit of Go's os.FileMode; its lowest nine bits are those of Unix
+
+log = logging.getLogger(__name__)
 
 
 def capabilities_of(api: Daemon, image: Image) -> Capabilities:
@@ -192,3 +203,81 @@ def reference_of(image: Image, name: ImageName) -> str:
     if name.address or not (found := versions(image, name.recipe)):
         return name.text
     return found[-1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pruned:
+    """References of the images that were removed, and of those that were kept as they are in
+    use."""
+
+    removed: tuple[str, ...]
+    in_use: tuple[str, ...]
+
+
+def remove(node: Node, name: ImageName) -> tuple[str, ...]:
+    """See `Hub.remove`."""
+    image = daemon.find(node.api, name.text)
+    if image is None:
+        raise ValueError(f"image {name.text!r} is not here; type: docker images")
+    if not name.recipe or not _is_ours(image, name.recipe):
+        raise ValueError(
+            f"image {name.text!r} was not made from a recipe and is left alone; "
+            f"type: docker rmi {name.text}"
+        )
+    with node.store.lock(EVERY_IMAGE), node.store.lock(name.moving):
+        return _remove_names(node, image, name.recipe)
+
+
+def prune(node: Node, keep: int, only: ImageName | None) -> Pruned:
+    """See `Hub.prune`."""
+    if keep < 1:
+        raise ValueError(f"keep {keep} must be at least 1: the moving name needs the newest image")
+    removed, in_use = list[str](), list[str]()
+    with node.store.lock(EVERY_IMAGE):
+        for recipe, images in _by_recipe(node).items():
+            if only and only.recipe != recipe:
+                continue
+            newest_first = sorted(images, key=lambda each: _age_rank(each, recipe))
+            for image in newest_first[keep:]:
+                try:
+                    removed += _remove_names(node, image, recipe)
+                except ValueError as error:
+                    log.info("%s", error)
+                    in_use += versions(image, recipe)
+    return Pruned(tuple(removed), tuple(in_use))
+
+
+def _age_rank(image: Image, recipe: str) -> tuple[bool, float]:
+    """Sorts the image with the moving name first, however old it is, then newer before older."""
+    return f"ale-{recipe}:latest" not in image.tags, -image.created
+
+
+def _by_recipe(node: Node) -> dict[str, list[Image]]:
+    found: dict[str, list[Image]] = {}
+    for image in daemon.find_labelled(node.api):
+        ours = (store.parse_ours(tag) for tag in image.tags)
+        for recipe in {name.recipe for name in ours if name and _is_ours(image, name.recipe)}:
+            found.setdefault(recipe, []).append(image)
+    return found
+
+
+def _is_ours(image: Image, recipe: str) -> bool:
+    """Whether it was built from the recipe. An image that others built FROM ours inherits our
+    labels, but then NAME_LABEL is not its own name."""
+    name = f"ale-{recipe}"
+    return RECIPE_LABEL in image.labels and image.labels.get(NAME_LABEL, name) == name
+
+
+def _remove_names(node: Node, image: Image, recipe: str) -> tuple[str, ...]:
+    """Removes the names that we gave; the daemon deletes an image with its last name."""
+    if users := daemon.users(node.api, image):
+        raise ValueError(
+            f"image {versions(image, recipe) or image.id} of 'ale-{recipe}' is in use by "
+            f"{', '.join(users[:5])}; stop what uses it, or type: docker rm {users[0]}"
+        )
+    ours = [tag for tag in image.tags if (n := store.parse_ours(tag)) and n.recipe == recipe]
+    for tag in ours:
+        daemon.untag(node.api, tag)
+        node.store.forget(tag)
+    log.info("removed %s (image %s)", ", ".join(ours), image.id)
+    return tuple(ours)

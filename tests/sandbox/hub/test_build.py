@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from ale_jax.sandbox.api import SandboxStartError
-from ale_jax.sandbox.hub import build, daemon
+from ale_jax.sandbox.hub import daemon, ensure
 from ale_jax.sandbox.hub.recipe import read_recipe
 from ale_jax.sandbox.hub.store import Capabilities
 from tests.sandbox.hub.conftest import HOLDS_NOTHING, LABEL, is_gone, wait_until
@@ -55,7 +55,7 @@ def test_each_content_is_built_once_and_the_name_follows_the_recipe(api, worksho
     second = workshop.hub.ensure(workshop.image)
     assert second.reference != first.reference and second.image_id != first.image_id
     assert daemon.find(api, workshop.image).id == second.image_id
-    monkeypatch.delattr(build, "build")
+    monkeypatch.delattr(ensure, "build")
     assert workshop.hub.ensure(workshop.image) == second
     assert workshop.hub.ensure(first.reference) == first
     assert daemon.find(api, workshop.image).id == second.image_id
@@ -132,7 +132,7 @@ def test_a_recipe_that_changes_before_it_is_sent_is_not_built(api, workshop, tmp
     read = read_recipe(workshop.name, folder)
     workshop.write({"late": "2"})
     with pytest.raises(SandboxStartError, match="changed while it was built; start again"):
-        build.build(api, read, tmp_path / "log", ())
+        ensure.build(api, read, tmp_path / "log", ())
     assert no_name_of(api, workshop)
 
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from ale_jax.sandbox.hub import build, daemon
+from ale_jax.sandbox.hub import daemon, ensure
 from tests.sandbox.hub.conftest import is_gone, is_waiting, wait_until
 
 pytestmark = pytest.mark.heavy
@@ -107,7 +107,7 @@ def test_one_who_died_after_the_build_is_made_up_for(workshop, api, monkeypatch,
     path.unlink()
     if dead == "before the name":
         daemon.untag(api, workshop.image)
-    monkeypatch.delattr(build, "build")
+    monkeypatch.delattr(ensure, "build")
     again = workshop.hub.ensure(workshop.image)
     assert again == dataclasses.replace(made, build_seconds=None) and path.exists()
     assert daemon.find(api, workshop.image).id == made.image_id
