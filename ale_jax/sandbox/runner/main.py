@@ -11,9 +11,8 @@ import time
 from typing import Any
 
 from . import files, wire
-from .archives import Archives
 from .files import WORK, Account
-from .jobs import Job
+from .jobs import Archives, Job
 from .link import Relay, RunnerLink, RunnerStream, use_socket
 from .loop import Loop
 from .processes import Agent, bound_terminals, guard
