@@ -6,10 +6,12 @@ import dataclasses
 import math
 import typing
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from ale_jax.config.fields import unknown_field
 from ale_jax.config.run import RunConfig
+
+T = TypeVar("T")
 
 
 def build_config(values: Mapping[str, Any]) -> RunConfig:
@@ -34,11 +36,11 @@ def field_names(record: type, prefix: str = "") -> Iterator[str]:
     """Yields the dotted names of all fields of a dataclass, sections included."""
     for name, kind in typing.get_type_hints(record).items():
         yield prefix + name
-        if dataclasses.is_dataclass(kind):
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             yield from field_names(kind, f"{prefix}{name}.")
 
 
-def _build(record: type, values: Any, path: str) -> Any:
+def _build(record: type[T], values: Any, path: str) -> T:
     kinds = typing.get_type_hints(record)
     section = f"config.{path}".rstrip(".")
     if not isinstance(values, Mapping):
@@ -57,7 +59,7 @@ def _build(record: type, values: Any, path: str) -> Any:
 
 
 def _convert(kind: Any, value: Any, name: str) -> Any:
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return _build(kind, value, f"{name}.")
     if typing.get_origin(kind) is tuple:
         item_kind, _ = typing.get_args(kind)
@@ -73,6 +75,6 @@ def _of_type(kind: type, value: Any, name: str) -> Any:
         raise ValueError(
             f"config.{name} is {value!r:.80} ({type(value).__name__}): expected {kind.__name__}"
         )
-    if kind is float and not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"config.{name} is {value}: expected a finite number")
     return value
