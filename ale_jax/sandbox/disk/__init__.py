@@ -5,7 +5,8 @@ A root is an overlay: the files of an image below, and a btrfs subvolume for all
     store.py     one btrfs file system per process, in a file without a name: quotas, snapshots, and
                  what stands for a snapshot that stays on disk
     images.py    the files of an image, unpacked once per host
-    kernel.py    mounts that only this process's thread for starting sandboxes sees, and btrfs
+    kernel.py    the ioctls of btrfs, and mounts that only this process's thread for starting
+                 sandboxes sees
     roots.py     puts these together
 
 A snapshot of the subvolume costs the same however much it holds, and does not disturb the processes
