@@ -45,7 +45,8 @@ FLAGS = {
         flags.DEFINE_string,
         "",
         "NAME",
-        "one of the configs below, or a file; :ALGORITHM after it chooses another algorithm",
+        "one of our configs, which ale-jax --help lists, or a file; :ALGORITHM after it chooses "
+        "another algorithm",
     ),
     "workdir": Flag(flags.DEFINE_string, "", "DIR", "the folder of the run"),
     "resume": Flag(
@@ -212,14 +213,19 @@ def _parse_options(argv: Sequence[str]) -> flags.FlagValues:
 
 
 def _unknown_flag(error: flags.UnrecognizedFlagError, arguments: Sequence[str]) -> Exception:
-    """`error`, or an error that names the config fields that the flag may have meant."""
+    """Returns `error`, or an error that names what the flag may have meant: a subcommand, or fields
+    of the config."""
     given = next((a.partition("=")[2] for a in arguments if CONFIG_FLAG.match(a)), "")
     # All configs have the same fields, so any config will do if none was named.
     file = _found(given.partition(":")[0]) or CONFIGS / "smoke.py"
     known = flat(_load(file).to_dict())
+    _, equals, value = error.flagvalue.partition("=")  # of the whole argument
+    if wanted := {error.flagname, value} & COMMANDS.keys():
+        return ValueError(
+            f"--{error.flagname} is unknown: write the subcommand {wanted.pop()} before all else"
+        )
     if not (meant := meant_fields(error.flagname, known)):
         return error
-    _, equals, value = error.flagvalue.partition("=")  # of the whole argument
     choices = " or ".join(f"--config.{field}{equals}{value}" for field in meant)
     return ValueError(f"--{error.flagname} is unknown: did you mean {choices}?")
 

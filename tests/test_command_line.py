@@ -35,6 +35,8 @@ def test_without_a_subcommand_a_line_trains():
         (["--out=x"], "train does not take --out"),
         (["--config=smoke", "plan"], "'plan' is not understood: write --name=value, or one of tr"),
         (["trian"], "'trian' is not understood"),
+        (["--mode=plan"], "--mode is unknown: write the subcommand plan before all else"),
+        (["--serve"], "--serve is unknown: write the subcommand serve before all else"),
     ],
 )
 def test_what_a_subcommand_does_not_take_is_refused_by_name(line, answer):
