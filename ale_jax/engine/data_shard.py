@@ -101,11 +101,13 @@ class DataShard:
     def _candidates(self, demand: Demand, claims: Claims) -> list[SequenceState]:
         own = demand.request.rank
         others = [s for s in self.running if s is not demand.sequence and s not in claims.fixed]
-        idle = [sequence for sequence in others if claims.of(sequence) is None]
-        behind = [sequence for sequence in others if (by := claims.of(sequence)) and by.rank > own]
+        claimed = [(sequence, claims.of(sequence)) for sequence in others]
+        idle = [sequence for sequence, request in claimed if request is None]
+        ranked = [(request.rank, sequence) for sequence, request in claimed if request]
+        behind = [(rank, sequence) for rank, sequence in ranked if rank > own]
         idle.sort(key=lambda sequence: sequence.idle_since)
-        behind.sort(key=lambda sequence: claims.of(sequence).rank, reverse=True)
-        return idle + behind
+        behind.sort(key=lambda each: each[0], reverse=True)
+        return idle + [sequence for _, sequence in behind]
 
     def _has_room(self, demand: Demand, without: Sequence[SequenceState]) -> bool:
         if not (demand.sequence.has_slot or without or None in self._slots):

@@ -60,7 +60,9 @@ class PrefillBatcher:
         return self._place(shard, size) is not None
 
     def add(self, shard: int, slot: int, chunk: PrefillChunk) -> None:
-        q, row = self._place(shard, chunk.size)
+        place = self._place(shard, chunk.size)
+        assert place is not None, "ask `has_room` first"
+        q, row = place
         if q == len(self._sizes):
             self._sizes.append(chunk.size)
             self._size_Q[q] = self._shape.prefill_tokens.index(chunk.size)
@@ -121,7 +123,7 @@ def slot_state(
         continues_S=np.zeros((S,), np.bool_),
     )
     for sequence in decoding:
-        i, request = sequence.slot, sequence.request
+        i, request = sequence.slot, sequence.current
         state.continues_S[i] = in_flight is not None and in_flight.decodes(sequence)
         state.token_S[i] = sequence.pending_ids[0]
         state.position_S[i] = sequence.length
@@ -152,14 +154,18 @@ class ExpertRecord:
         ended in the meantime, because others may share their pages."""
         prefill = dispatch.prefill
         for batch, row in np.argwhere(prefill.count_QR[: prefill.num_batches] > 0):
-            slot, start = prefill.slot_QR[batch, row], prefill.start_QR[batch, row]
-            count = prefill.count_QR[batch, row]
-            self._write(
-                slot, dispatch.page_SW, start, output.prefill_expert_QRTLK[batch, row, :count]
-            )
+            assert output.prefill_expert_QRTLK is not None, "a prefill tells its experts"
+            slot, start = int(prefill.slot_QR[batch, row]), int(prefill.start_QR[batch, row])
+            expert_TLK = np.asarray(output.prefill_expert_QRTLK[batch, row])
+            count = int(prefill.count_QR[batch, row])
+            self._write(slot, dispatch.page_SW, start, expert_TLK[:count])
+        if not dispatch.decoding:
+            return
+        assert output.start_S is not None and output.expert_nSLK is not None
         for sequence in dispatch.decoding:
-            i, count = sequence.slot, (output.token_nS[:, sequence.slot] >= 0).sum()
-            self._write(i, dispatch.page_SW, output.start_S[i], output.expert_nSLK[:count, i])
+            i, count = sequence.slot, int((output.token_nS[:, sequence.slot] >= 0).sum())
+            expert_TLK = np.asarray(output.expert_nSLK[:count, i])
+            self._write(i, dispatch.page_SW, int(output.start_S[i]), expert_TLK)
 
     def experts(self, slot: int, pages: Sequence[int], start: int, end: int) -> np.ndarray:
         """The experts of the slot's tokens from position `start` to before `end`, [T,L,K] int16."""

@@ -256,10 +256,10 @@ class Engine:
 
 
 def _in_slot(output: DecodeOutput, slot: int) -> DecodedTokens:
-    return DecodedTokens(
-        output.token_nS[:, slot],
-        output.logp_mu_nS[:, slot],
-        output.logp_old_nS[:, slot],
-        output.top_id_nSk[:, slot],
-        output.top_logp_nSk[:, slot],
+    """Returns what was decoded in one slot. output: on the host."""
+    assert output.top_id_nSk is not None and output.top_logp_nSk is not None
+    parts = (
+        *(output.token_nS, output.logp_mu_nS, output.logp_old_nS),
+        *(output.top_id_nSk, output.top_logp_nSk),
     )
+    return DecodedTokens(*(np.asarray(part)[:, slot] for part in parts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -27,19 +28,22 @@ class GuideTable:
         tokens are wanted."""
         guides = self._none
         if wants_top:
-            guides = guides.replace(wants_top_S=self._flags(wants_top))
+            guides = dataclasses.replace(guides, wants_top_S=self._flags(wants_top))
         if masked := [n for n, (first, *_) in guided.items() if first.allowed_w is not None]:
             allowed_nSw = np.zeros(self._size_nSw, np.int32)
             for slot in masked:
                 for step, each in enumerate(guided[slot]):
+                    assert each.allowed_w is not None, "all tokens of a reply are masked, or none"
                     allowed_nSw[step, slot, : len(each.allowed_w)] = each.allowed_w
-            guides = guides.replace(is_masked_S=self._flags(masked), allowed_nSw=allowed_nSw)
+            guides = dataclasses.replace(
+                guides, is_masked_S=self._flags(masked), allowed_nSw=allowed_nSw
+            )
         if biased := [n for n, (first, *_) in guided.items() if first.bias_V is not None]:
             bias_SV = np.zeros(self._size_SV, np.float32)
             for slot in biased:
                 (only,) = guided[slot]
                 bias_SV[slot] = only.bias_V
-            guides = guides.replace(is_biased_S=self._flags(biased), bias_SV=bias_SV)
+            guides = dataclasses.replace(guides, is_biased_S=self._flags(biased), bias_SV=bias_SV)
         return jax.device_put(guides, self._place) if guides is not self._none else guides
 
     def _flags(self, where: Sequence[int]) -> np.ndarray:

@@ -108,7 +108,9 @@ class PageSwaps:
         if record is not None:
             for shard, swaps in enumerate(self._in):
                 for swap in swaps:
-                    record.put_pages(shard, swap.pages, swap.content.expert_PbLK[swap.first :])
+                    expert_PbLK = swap.content.expert_PbLK
+                    assert expert_PbLK is not None, "pages are swapped in with their experts"
+                    record.put_pages(shard, swap.pages, expert_PbLK[swap.first :])
 
     def _pages(self, swaps: list[list[_Swap]], filler: int) -> np.ndarray:
         page_ZW = np.full((len(swaps), self._width(swaps)), filler, np.int32)

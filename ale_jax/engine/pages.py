@@ -18,20 +18,24 @@ class PageKeys:
     def __init__(self, page_tokens: int, version: int | None):
         self._page_tokens = page_tokens
         self._digest = hashlib.sha256(repr(version).encode())
-        self._begun = np.zeros((0,), np.int32)  # the ids of the last page, which is not full
+        # The ids of the last page, which is not full.
+        self._begun: np.ndarray = np.zeros((0,), np.int32)
 
-    def add(self, ids: Sequence[int]) -> list[bytes]:
+    def add(self, ids: Sequence[int] | np.ndarray) -> list[bytes]:
         """The keys of the pages that these ids fill."""
-        ids = np.concatenate([self._begun, np.asarray(ids, np.int32)])
-        keys, size = [], self._page_tokens
-        for start in range(0, len(ids) - size + 1, size):
-            self._digest.update(ids[start : start + size].tobytes())
+        open_ids = np.concatenate([self._begun, np.asarray(ids, np.int32)])
+        keys: list[bytes] = []
+        size = self._page_tokens
+        for start in range(0, len(open_ids) - size + 1, size):
+            self._digest.update(open_ids[start : start + size].tobytes())
             keys.append(self._digest.digest())
-        self._begun = ids[len(keys) * size :]
+        self._begun = open_ids[len(keys) * size :]
         return keys
 
 
-def prefix_keys(ids: Sequence[int], page_tokens: int, version: int | None) -> list[bytes]:
+def prefix_keys(
+    ids: Sequence[int] | np.ndarray, page_tokens: int, version: int | None
+) -> list[bytes]:
     """The keys of all full pages of `ids`."""
     return PageKeys(page_tokens, version).add(ids)
 

@@ -148,7 +148,7 @@ class Scheduler:
         return (
             _is_ready(sequence, plan.in_flight, self._shape.decode_steps)
             and sequence not in plan.held
-            and self._missing_pages(sequence, sequence.request, plan) <= 0
+            and self._missing_pages(sequence, sequence.current, plan) <= 0
         )
 
     def _give_decode_pages(self, plan: Plan) -> None:
@@ -158,13 +158,13 @@ class Scheduler:
             sequence
             for sequence in self.running
             if _is_ready(sequence, plan.in_flight, steps)
-            and self._missing_pages(sequence, sequence.request, plan) > 0
+            and self._missing_pages(sequence, sequence.current, plan) > 0
         ]
-        for sequence in sorted(lacking, key=lambda sequence: sequence.request.rank):
+        for sequence in sorted(lacking, key=lambda sequence: sequence.current.rank):
             if sequence.has_slot and sequence not in plan.held:  # else an earlier one took them
                 shard = self._shard_of(sequence)
-                lacks = self._missing_pages(sequence, sequence.request, plan)
-                demand = Demand(sequence, sequence.request, lacks, joins=False)
+                lacks = self._missing_pages(sequence, sequence.current, plan)
+                demand = Demand(sequence, sequence.current, lacks, joins=False)
                 victims = shard.victims(demand, self._claims(plan))
                 if victims is not None and self._preempt(victims, plan):
                     shard.allocate(demand)
@@ -175,15 +175,15 @@ class Scheduler:
         self._turns.rotate()  # so that every shard gets its turn
         for shard in self._turns:
             if shard.prefilling:
-                self._prefill(shard, plan)
+                self._prefill(shard, shard.prefilling, plan)
         while sequence := self._next_to_schedule(plan):
             if sequence.num_to_prefill:
                 shard = self._shard_of(sequence)
                 shard.prefilling = sequence
-                self._prefill(shard, plan)
+                self._prefill(shard, sequence, plan)
 
-    def _prefill(self, shard: DataShard, plan: Plan) -> None:
-        sequence, prefill = shard.prefilling, plan.prefill
+    def _prefill(self, shard: DataShard, sequence: SequenceState, plan: Plan) -> None:
+        prefill = plan.prefill
         while sequence.num_to_prefill and prefill.has_room(shard.number, sequence.next_chunk_size):
             chunk = sequence.next_prefill_chunk()
             prefill.add(shard.number, sequence.slot, chunk)
@@ -228,7 +228,8 @@ class Scheduler:
         return [self._shard_of(sequence)] if sequence.has_slot else self._shards
 
     def _demand(self, request: Request, sequence: SequenceState, plan: Plan) -> Demand:
-        pages, keys = max(self._missing_pages(sequence, request, plan), 0), []
+        pages = max(self._missing_pages(sequence, request, plan), 0)
+        keys: list[bytes] = []
         if sequence.length:
             # What it has lost may still be there, or there again.
             keys = sequence.prefix_keys[: sequence.length // self._shape.page_tokens]
@@ -243,7 +244,7 @@ class Scheduler:
         plan.fixed.add(sequence)
         if is_new:
             sequence.prefix_keys, sequence.prefix_version = (
-                demand.keys,
+                list(demand.keys),
                 self._key_version(plan.version),
             )
             if self._shape.share_replies:

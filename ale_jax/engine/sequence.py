@@ -81,6 +81,12 @@ class SequenceState:
             self._leave_request().fail(error)
 
     @property
+    def current(self) -> Request:
+        """The request in progress."""
+        assert self.request is not None, "the conversation waits for its next request"
+        return self.request
+
+    @property
     def num_to_prefill(self) -> int:
         return max(len(self.pending_ids) - 1, 0) if self.request else 0
 
@@ -146,7 +152,7 @@ class SequenceState:
     def guided(self, most: int) -> Sequence[TokenConstraint]:
         """The constraints of the next tokens, at most of `most` and of the budget. Empty if there
         is no guide, or the request has failed with what the guide has raised."""
-        if self.request.options.guide is None:
+        if self.current.options.guide is None:
             return ()
         before = self._reply_ids()
         found = self._constraints_for(before, min(most, self.budget))
@@ -198,8 +204,10 @@ class SequenceState:
 
     def _constraints_for(self, ids: np.ndarray, most: int) -> Sequence[TokenConstraint]:
         """Asks the guide. Empty if it has failed the request."""
+        guide = self.current.options.guide
+        assert guide is not None, "there are constraints with a guide only"
         try:
-            return self.request.options.guide.next(ids, most)
+            return guide.next(ids, most)
         except Exception as error:  # the others' replies go on
             self.fail(error)
             return ()
@@ -210,7 +218,7 @@ class SequenceState:
             if not each.is_speculative:
                 continue
             found = self._constraints_for(np.concatenate([before, new_ids[:count]]), 1)
-            is_right = bool(found) and np.array_equal(found[0].allowed_w, each.allowed_w)
+            is_right = bool(found) and _allow_the_same(found[0], each)
             right += is_right
             self._max_speculative = 1 + 2 * right
             if not is_right:
@@ -219,7 +227,7 @@ class SequenceState:
 
     def _stop_position(self, new_ids: np.ndarray) -> int | None:
         """After how many of the new ids the reply ends, if its stop checker says so."""
-        stop_checker = self.request.options.stop_checker
+        stop_checker = self.current.options.stop_checker
         if stop_checker is None:
             return None
         before = self._reply_ids()
@@ -231,7 +239,7 @@ class SequenceState:
         return np.concatenate([np.zeros((0,), np.int32), *(ids for ids, *_ in self._parts)])
 
     def _leave_request(self) -> Request:
-        request, self.request = self.request, None
+        request, self.request = self.current, None
         self.idle_since = time.monotonic()
         return request
 
@@ -239,17 +247,29 @@ class SequenceState:
         request = self._leave_request()
         ids = version = np.zeros((0,), np.int32)
         mu = old = np.zeros((0,), np.float32)
-        top: tuple[np.ndarray | None, ...] = None, None
+        top_id_Tk: np.ndarray | None = None
+        top_logp_Tk: np.ndarray | None = None
         if self._parts:
-            ids, mu, old, *top, version = map(np.concatenate, zip(*self._parts, strict=True))
-        most = request.options.top_logprobs
-        top = tuple(each[:, :most] for each in top) if most and len(ids) else (None, None)
-        expert_TLK = self._record and self._record.experts(
-            self.slot, self.pages, self._num_reported, self.length
-        )
+            parts = map(np.concatenate, zip(*self._parts, strict=True))
+            ids, mu, old, id_Tk, logp_Tk, version = parts
+            most = request.options.top_logprobs
+            if most and len(ids):
+                top_id_Tk, top_logp_Tk = id_Tk[:, :most], logp_Tk[:, :most]
+        expert_TLK = None
+        if self._record is not None:
+            expert_TLK = self._record.experts(
+                self.slot, self.pages, self._num_reported, self.length
+            )
         self._num_reported = self.length
         mask_id = np.array(self._mask_ids[: len(ids)], np.int16) if self._mask_ids else None
+        top = top_id_Tk, top_logp_Tk
         request.future.set_result(Sampled(ids, mu, old, version, stop, expert_TLK, *top, mask_id))
+
+
+def _allow_the_same(one: TokenConstraint, other: TokenConstraint) -> bool:
+    if one.allowed_w is None or other.allowed_w is None:
+        return one.allowed_w is other.allowed_w
+    return np.array_equal(one.allowed_w, other.allowed_w)
 
 
 def _split_into_chunks(sizes: tuple[int, ...], start: int, stop: int) -> deque[tuple[int, int]]:

@@ -19,9 +19,14 @@ class Sampled(SampledTokens, Protocol):
     """What the engine wrote, and how it ended. stop: "stop", "length" or "context_full". top_id_Tk,
     top_logp_Tk: the most probable tokens, as many as were asked for; None if none were."""
 
-    stop: str
-    top_id_Tk: np.ndarray | None
-    top_logp_Tk: np.ndarray | None
+    @property
+    def stop(self) -> str: ...
+
+    @property
+    def top_id_Tk(self) -> np.ndarray | None: ...
+
+    @property
+    def top_logp_Tk(self) -> np.ndarray | None: ...
 
 
 StopChecker = Callable[[np.ndarray], int | None]

@@ -16,7 +16,7 @@ from typing import Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from ale_jax.algo.values import critic_loss, critic_of
 from ale_jax.config.algo import AlgoConfig
@@ -201,7 +201,9 @@ def _minibatches(batches: list[ValueBatch], count: int) -> list[list[ValueBatch]
     return [batches[k::count] for k in range(min(count, len(batches)))]
 
 
-def abstract_critics(hp: CriticsHypers, policy: PolicyShape, mesh: Mesh) -> tuple[TrainState, ...]:
+def abstract_critics(
+    hp: CriticsHypers, policy: PolicyShape, mesh: AbstractMesh | Mesh
+) -> tuple[TrainState, ...]:
     """Returns shapes, types and shardings of the critics' states, as the target of a restore."""
     if not hp.count:
         return ()

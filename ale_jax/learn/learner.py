@@ -62,11 +62,11 @@ class LearnerOptions:
 class Programs(Protocol):
     """The compiled programs of an update, with the weights that they run on. Weights are named by
     their version. Each list has an entry per batch.
-
-    warming_up: whether only the critics learn.
     """
 
-    warming_up: bool
+    @property
+    def warming_up(self) -> bool:
+        """Whether only the critics learn."""
 
     def begin_step(self, *, version: int) -> None:
         """Keeps the present weights under this version."""

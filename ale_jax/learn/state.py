@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 import optax.contrib
 from flax import struct
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from ale_jax.config.model import FULL, LoraShape, PolicyShape
 from ale_jax.config.optimizer import OptimizerHypers
@@ -135,12 +135,12 @@ def begin(params: Params, optimizer: optax.GradientTransformation, mesh: Mesh) -
     return TrainState(params, jax.jit(optimizer.init, out_shardings=places)(moved), step)
 
 
-def abstract_trained(shape: PolicyShape, lora: LoraShape, mesh: Mesh) -> Params:
+def abstract_trained(shape: PolicyShape, lora: LoraShape, mesh: AbstractMesh | Mesh) -> Params:
     """Returns shape, dtype and sharding of each trained weight."""
     return abstract_weights(trained_table(shape, lora), mesh)
 
 
-def abstract_weights(table: Params, mesh: Mesh) -> Params:
+def abstract_weights(table: Params, mesh: AbstractMesh | Mesh) -> Params:
     """Returns shape, dtype and sharding of each weight that a table describes."""
 
     def describe(param: Param) -> jax.ShapeDtypeStruct:
@@ -153,7 +153,7 @@ def abstract_weights(table: Params, mesh: Mesh) -> Params:
 def abstract_state(
     shape: PolicyShape,
     optimizer: optax.GradientTransformation,
-    mesh: Mesh,
+    mesh: AbstractMesh | Mesh,
     lora: LoraShape = FULL,
 ) -> TrainState:
     """Returns shape, dtype and sharding of everything in a state, as the target of a restore."""
@@ -166,7 +166,10 @@ def abstract_state(
 
 
 def abstract_begun(
-    params: Params, moved: Params, optimizer: optax.GradientTransformation, mesh: Mesh
+    params: Params,
+    moved: Params,
+    optimizer: optax.GradientTransformation,
+    mesh: AbstractMesh | Mesh,
 ) -> TrainState:
     """Returns the abstract form of what `begin` makes. params: all weights; moved: the trained
     ones."""
@@ -180,7 +183,7 @@ def abstract_begun(
 
 
 def place_moments(
-    optimizer: optax.GradientTransformation, moved: Params, mesh: Mesh
+    optimizer: optax.GradientTransformation, moved: Params, mesh: AbstractMesh | Mesh
 ) -> optax.OptState:
     """Returns the sharding of each moment. moved: the trained weights, or their abstract form.
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 
 from ale_jax.config.model import PolicyShape
@@ -35,11 +36,11 @@ class Guides:
     (`engine.request.Guide`). A slot with a bias decodes one token per dispatch.
     """
 
-    is_masked_S: jax.Array  # bool
-    allowed_nSw: jax.Array  # int32
-    is_biased_S: jax.Array  # bool
-    bias_SV: jax.Array  # float32
-    wants_top_S: jax.Array  # bool
+    is_masked_S: jax.Array | np.ndarray  # bool
+    allowed_nSw: jax.Array | np.ndarray  # int32
+    is_biased_S: jax.Array | np.ndarray  # bool
+    bias_SV: jax.Array | np.ndarray  # float32
+    wants_top_S: jax.Array | np.ndarray  # bool
 
 
 def no_guides(slots: int, vocab_size: int, steps: int) -> Guides:

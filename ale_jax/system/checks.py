@@ -249,7 +249,7 @@ def _check_tasks(config: RunConfig) -> None:
     for family in config.families:
         kind_of(family)
     worlds, held_out_tasks = config.worlds, config.eval.held_out_tasks
-    shown = [family for domain in config.demonstrated for family in domain.families]
+    shown = tuple(family for domain in config.demonstrated for family in domain.families)
     if held_out_tasks and not worlds.held_out_families:
         raise ValueError(
             f"eval.held_out_tasks {held_out_tasks} needs worlds.held_out_families: "
@@ -279,7 +279,8 @@ def _check_external_agent(config: RunConfig) -> None:
     played = [*config.worlds.train_families, *config.worlds.held_out_families]
     if agent.demonstrates:
         played += itertools.chain(*(domain.families for domain in config.demonstrated))
-        for name, off in (("noisy_share", 0.0), ("mask_errors", False)):
+        free: tuple[tuple[str, float | bool], ...] = (("noisy_share", 0.0), ("mask_errors", False))
+        for name, off in free:
             if (found := getattr(config.warm_start, name)) != off:
                 raise ValueError(
                     f"warm_start.{name} {found} needs our own loop, which knows what failed: set "

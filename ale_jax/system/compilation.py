@@ -53,14 +53,14 @@ class Compilations:
         if event == EVENT and (known := PROGRAMS.get(_function(fields))):
             self._progress.compile_started(known)
 
-    def _end(self, event: str, seconds: float, **fields: str | int) -> None:
+    def _end(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event != EVENT:
             return
         with self._lock:
-            self._seconds += seconds
-        name = _function(fields)
-        told = name in PROGRAMS or seconds >= MIN_SECONDS
-        self._progress.compile_ended(PROGRAMS.get(name, name), seconds, told)
+            self._seconds += duration_secs
+        name = _function(kwargs)
+        told = name in PROGRAMS or duration_secs >= MIN_SECONDS
+        self._progress.compile_ended(PROGRAMS.get(name, name), duration_secs, told)
 
 
 def _function(fields: dict[str, str | int]) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ale_jax.agent.api import Message
 from ale_jax.config.model import MIN_VOCAB
 from ale_jax.data.experts import TEACHER, Expert
 from ale_jax.data.mixing import mix
@@ -23,7 +24,7 @@ from ale_jax.envs import transcripts
 from ale_jax.envs.registry import needs_sandbox
 from ale_jax.envs.transcripts import Transcript
 from ale_jax.model.tokenizer import ChatMessage, ChatTokenizer, tools_text, train_bpe
-from ale_jax.records import Task
+from ale_jax.records import Task, Turn
 from ale_jax.sandbox.api import Runtime, Sandbox
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.agent_demonstrations import played_by
@@ -226,7 +227,8 @@ def oracle_experts(
 def oracle_expert(task: Task, transcript: Transcript, tokenizer: ChatTokenizer) -> Expert:
     """Converts an oracle's transcript to an expert. Its chunks are encoded from text, because the
     policy did not sample them; all other experts keep the tokens that the policy sampled."""
-    turns, new = [], []
+    turns: list[Turn] = []
+    new: list[Message] = []
     for message in transcript.messages:
         if message.role != "assistant":
             new.append(message)

@@ -60,6 +60,6 @@ def _ended_thread(args: threading.ExceptHookArgs) -> None:
     _log.error("the thread %s ended", name, exc_info=error)
 
 
-def _unraisable(args: object) -> None:
+def _unraisable(args: sys.UnraisableHookArgs) -> None:
     error = (args.exc_type, args.exc_value, args.exc_traceback)
     _log.error("%s: %r", args.err_msg or "ignored", args.object, exc_info=error)

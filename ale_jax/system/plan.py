@@ -127,8 +127,8 @@ def _always(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Itera
     yield Need("keys and values of the sampler", cache)
     # Out and in, and what the dispatch before has copied out if that one is not read yet.
     each = shape.shard(num_data_shards(engine))
-    moved = (2 + shape.dispatch_ahead) * each.swapped_pages
-    yield Need("pages on their way to the host or back", cache * moved // each.pages)
+    swapped = (2 + shape.dispatch_ahead) * each.swapped_pages
+    yield Need("pages on their way to the host or back", cache * swapped // each.pages)
     guides = guides_bytes(policy, config.engine.max_sequences, config.engine.decode_steps)
     yield Need("what guides the sampler's tokens", guides)
 

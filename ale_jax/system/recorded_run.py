@@ -17,7 +17,13 @@ from ale_jax.model.lora import merged
 from ale_jax.model.params import Params
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.monitor.run_files import CONFIG_FILE, read_run
-from ale_jax.monitor.trajectories import TRAJECTORIES_FILE, TrajectorySample, TurnSample
+from ale_jax.monitor.trajectories import (
+    MAX_TOKENS,
+    TRAJECTORIES_FILE,
+    ChunkTokens,
+    TrajectorySample,
+    TurnSample,
+)
 from ale_jax.records import Batch, Turn
 from ale_jax.system.checks import stored_config
 from ale_jax.system.states import Newest, newest_state
@@ -96,14 +102,14 @@ def sample_of(trajectory: TrajectorySample, member: int = 0) -> Sample:
     sampled = trajectory.turns[trajectory.num_prefix_turns :]
     return Sample(
         turns=tuple(turns),
-        advantage_C=np.array([np.mean(turn.each.advantage) for turn in sampled], np.float32),
+        advantage_C=np.array([np.mean(_tokens(turn).advantage) for turn in sampled], np.float32),
         num_prefix_turns=trajectory.num_prefix_turns,
         member=member,
     )
 
 
 def _turn(turn: TurnSample, reward: float) -> Turn:
-    each = turn.each
+    each = _tokens(turn)
     return Turn(
         prompt_ids=np.array(each.prompt_ids, np.int32),
         action_ids=np.array(each.action_ids, np.int32),
@@ -114,3 +120,13 @@ def _turn(turn: TurnSample, reward: float) -> Turn:
         prompt_text=turn.prompt,
         reward=reward,
     )
+
+
+def _tokens(turn: TurnSample) -> ChunkTokens:
+    """Returns the recorded tokens of a turn. ValueError if the trajectory was too long for that."""
+    if turn.each is None:
+        raise ValueError(
+            f"the tokens of a trajectory of more than {MAX_TOKENS} are not recorded: choose one "
+            "whose turns have `each`"
+        )
+    return turn.each

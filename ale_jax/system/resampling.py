@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ale_jax.algo.resampling import (
+    CrucialChunk,
     anchor_starts,
     crucial_chunks,
     decision_weights,
@@ -119,6 +120,7 @@ class Resampler:
         if _diverged(trajectory):  # even if another attempt replayed the expert without divergence
             with self._lock:
                 expert = self._decided[episode.key.group].expert
+                assert expert is not None, "only a replay of an expert can diverge"
                 known = self._experts.drop(expert)
             if known:
                 self._refuse(expert, episode.detail or DIVERGED_ONCE)
@@ -184,6 +186,7 @@ class Resampler:
 
     def _imitated(self, decision: _Decision, group: int, gamma: float) -> Sample:
         expert, start = decision.expert, decision.start
+        assert expert is not None, "only forks off an expert are imitated"
         num_chunks, shown = len(expert.turns), start + 1
         weight = self._hp.imitation_weight
         family = expert.task.family
@@ -256,14 +259,16 @@ class Resampler:
         found = {family: gamma_of_decisions(self._rates.known(family)) for family in families}
         return {f"gamma_of_decisions/{f}": gamma for f, gamma in found.items() if gamma is not None}
 
-    def crucial(self, version: int) -> dict[Task, tuple]:
+    def crucial(self, version: int) -> dict[Task, tuple[CrucialChunk, ...]]:
         """The crucial chunks, as far as they are known, of each task that has an expert."""
         known = ((task, self._experts.get(task)) for task in self._curriculum.tasks())
         return {
-            task: crucial_chunks(*zip(*self.counts(expert, version), strict=True))
-            for task, expert in known
-            if expert is not None
+            task: self._crucial(expert, version) for task, expert in known if expert is not None
         }
+
+    def _crucial(self, expert: Expert, version: int) -> tuple[CrucialChunk, ...]:
+        counts = self.counts(expert, version)
+        return crucial_chunks([won for won, _ in counts], [played for _, played in counts])
 
     def counts(self, expert: Expert, version: int) -> list[tuple[int, int]]:
         """Successes and attempts from each of the expert's chunks."""
@@ -301,7 +306,7 @@ class Resampler:
         if decision.expert:
             left = len(decision.expert.turns) - start
             self._rates.record(task.family, left, outcomes)
-        if start and (expert is None or decision.expert.shared_turns(expert) < start):
+        if start and not _passes(decision.expert, expert, start):
             return  # the task has another expert by now, which does not pass through this start
         self._curriculum.record(task, start, version, outcomes)
         if self._hp.scheme == ROLLBACK and 0 < start == self._curriculum.start(task):
@@ -327,8 +332,18 @@ class Resampler:
         self._record("expert_refused", text, family=task.family, seed=task.seed)
 
 
+def _passes(forked: Expert | None, expert: Expert | None, start: int) -> bool:
+    """Whether the expert that a task has now begins with the same `start` turns as the one that a
+    group was forked off."""
+    assert forked is not None, "a group without an expert starts at the beginning"
+    return expert is not None and forked.shared_turns(expert) >= start
+
+
 def _succeeded(trajectory: Trajectory) -> bool:
-    return trajectory.episode.reward > 0
+    """Whether a valid trajectory has a positive reward."""
+    reward = trajectory.episode.reward
+    assert reward is not None, "only valid trajectories succeed or fail"
+    return reward > 0
 
 
 def _ends(trajectory: Trajectory) -> list[str]:

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import TracebackType
 
 from ale_jax.config.algo import MismatchHypers
 from ale_jax.config.run import RunConfig
@@ -89,8 +90,13 @@ class RunLogger:
     def __enter__(self) -> RunLogger:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self._stack.__exit__(*exc)
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, traceback)
 
     def note_resumed(self, cursor: Cursor) -> None:
         """Records that the run goes on at `cursor`, and which groups are played again though they

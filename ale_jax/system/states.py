@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import optax
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from ale_jax.config.model import PolicyShape
 from ale_jax.config.run import RunConfig
@@ -63,7 +63,7 @@ def newest_state(config: RunConfig, path: Path) -> Newest:
     return Newest(step, state.policy, host, tokenizer)
 
 
-def abstract_whole(config: RunConfig, policy: PolicyShape, mesh: Mesh) -> WholeState:
+def abstract_whole(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh | Mesh) -> WholeState:
     """Shape, dtype and sharding of all that a checkpoint of the run holds."""
     optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
     return WholeState(

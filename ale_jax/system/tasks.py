@@ -89,7 +89,8 @@ def tally(
 ) -> Evaluation:
     """Counts successes per family. An episode that the system could not finish, even after
     retries, says nothing about the policy and is not counted."""
-    tasks, successes = Counter(), Counter()
+    tasks: Counter[str] = Counter()
+    successes: Counter[str] = Counter()
     for trajectory in trajectories:
         episode = trajectory.episode
         if episode.reward is not None:

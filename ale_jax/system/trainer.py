@@ -7,6 +7,7 @@ on the devices, so that nothing but rows is sent.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -84,6 +85,18 @@ class Trainer:
         return self.critics is not None and self.critics.warming_up
 
     @property
+    def begun(self) -> TrainState:
+        """The policy's state, which a command has made."""
+        assert self.state is not None, "call begin_warm_start, begin or read first"
+        return self.state
+
+    @property
+    def begun_critics(self) -> Critics:
+        """The critics, which `begin` or `read` has made."""
+        assert self.critics is not None, "the config has no critics, or call begin first"
+        return self.critics
+
+    @property
     def whole(self) -> WholeState:
         """What a checkpoint stores, or, before there is a state, its shapes and shardings."""
         if self.state is None:
@@ -105,13 +118,13 @@ class Trainer:
     def supervise(self, batches: Sequence[Any], loss_denominator: float) -> Metrics:
         """One update of the supervised loss, Eq 1. The sums are still on the device."""
         denominator = np.float32(loss_denominator)
-        self.state, sums, _ = self._supervised_step(self.state, batches, denominator)
+        self.state, sums, _ = self._supervised_step(self.begun, batches, denominator)
         return sums
 
     @command(forgets=True)
     def probability(self, batches: Sequence[Any]) -> float:
         """The sum over all samples of the probability of their policy tokens."""
-        return sum(self._probability(self.state.params, batch) for batch in batches)
+        return sum(self._probability(self.begun.params, batch) for batch in batches)
 
     @command()
     def begin(self) -> None:
@@ -120,29 +133,33 @@ class Trainer:
         if self.state is None:
             self.state = first_state(config, self.policy, self._optimizer, self.mesh)
         else:
-            self.state = begin(self.state.params, self._optimizer, self.mesh)
+            self.state = begin(self.begun.params, self._optimizer, self.mesh)
         if config.critics.count:
             key = jax.random.fold_in(jax.random.key(config.seed), CRITICS_STREAM)
-            self.critics = Critics.make(config.critics, self.model, self.state.params, key)
+            self.critics = Critics.make(config.critics, self.model, self.begun.params, key)
 
     # A step of reinforcement learning, in this order.
 
     @command(forgets=True)
     def begin_step(self, version: int) -> None:
         """version: of the present weights, which are kept as long as tokens of theirs may come."""
-        self._history.keep(version, self.state.params)
+        self._history.keep(version, self.begun.params)
 
     @command(rows=True)
     def logp(self, batches: Sequence[Any], weights: int | str) -> list[np.ndarray]:
         """The log-probability of each policy token, float32 [B, T] for each batch; 0 elsewhere.
         weights: a version, or REFERENCE."""
-        params = self._reference if weights == REFERENCE else self._history[weights]
+        if isinstance(weights, str):
+            assert weights == REFERENCE and self._reference is not None, "read the reference first"
+            params = self._reference
+        else:
+            params = self._history[weights]
         return [self._logp(params, batch) for batch in batches]
 
     @command(rows=True)
     def values(self, batches: Sequence[Any]) -> list[list[np.ndarray]]:
         """See `Critics.values`."""
-        return self.critics.values(batches)
+        return self.begun_critics.values(batches)
 
     @command(rows=True)
     def attention_factors(self, batches: Sequence[Any], version: int) -> list[np.ndarray]:
@@ -150,20 +167,21 @@ class Trainer:
         hp, chunks = self.config.attention_credit, self.shape.chunks_per_pack
         key = jax.random.fold_in(jax.random.key(self.config.seed), ATTENTION_CREDIT_STREAM)
         factors = make_factors(self.policy, hp, chunks, self.mesh, self.model.compute)
-        return factors(self.state.params, batches, jax.random.fold_in(key, version))
+        return factors(self.begun.params, batches, jax.random.fold_in(key, version))
 
     @command()
     def update(self, batches: Sequence[Any], loss_denominator: float) -> Metrics:
         """One update of the policy. The sums are still on the device."""
         self.updates += 1
         denominator = np.float32(loss_denominator)
-        self.state, sums, self._token_updates = self._step(self.state, batches, denominator)
+        self.state, sums, self._token_updates = self._step(self.begun, batches, denominator)
         return sums
 
     @command()
     def begin_decay(self) -> None:
         """The policy's learning rate falls from now on, if that has not begun."""
-        self.state = self.state.replace(opt_state=begin_decay(self.state.opt_state))
+        state = self.begun
+        self.state = dataclasses.replace(state, opt_state=begin_decay(state.opt_state))
 
     @command(rows=True)
     def token_updates(self) -> list[TokenUpdate]:
@@ -174,7 +192,7 @@ class Trainer:
     def update_critic(self, batches: Sequence[Any], number: int, tokens: int) -> Metrics:
         """See `Critics.update`."""
         self.updates += 1
-        return self.critics.update(batches, number, tokens)
+        return self.begun_critics.update(batches, number, tokens)
 
     # Weights and files.
 
@@ -182,7 +200,7 @@ class Trainer:
     def publish(self, version: int) -> None:
         """Hands the weights, as `version`, to this process's engines, or holds them until they are
         there."""
-        weights = self._sampling_copy(self.state.params)
+        weights = self._sampling_copy(self.begun.params)
         if self.engines is None:
             self._published = weights, version
         else:
@@ -190,6 +208,7 @@ class Trainer:
 
     def open_engines(self, stop_ids: tuple[int, ...]) -> Engines:
         """This process's engines, with the weights that were published."""
+        assert self._published is not None, "publish weights first, and open the engines once"
         config, (weights, version) = self.config, self._published
         meshes = engine_meshes(self.mesh, config.rollout.devices_per_engine)
         self.engines = Engines(
@@ -206,15 +225,15 @@ class Trainer:
     def write(self, folder: str, what: str) -> None:
         """Copies the state off the devices and writes it in the background. what: STATE for all
         that a checkpoint holds, or REFERENCE for the trained weights."""
-        state = self.whole if what == STATE else trained(self.state.params)
+        state = self.whole if what == STATE else trained(self.begun.params)
         self.files.write(Path(folder), state)
 
     @command()
     def read(self, folder: str, what: str) -> None:
         """Takes over what `write` wrote: continues with it, or has it for a reference policy."""
         if what == REFERENCE:
-            found = self.files.read(Path(folder), trained(self.state.params))
-            self._reference = with_trained(self.state.params, found)
+            found = self.files.read(Path(folder), trained(self.begun.params))
+            self._reference = with_trained(self.begun.params, found)
             return
         whole = self.files.read(Path(folder), self.whole)
         self.state = whole.policy
@@ -241,17 +260,22 @@ class TrainerFiles:
     def __init__(self) -> None:
         self.trainer: Trainer | None = None
 
+    @property
+    def _known(self) -> Trainer:
+        assert self.trainer is not None, "set the trainer before files are used"
+        return self.trainer
+
     def write(self, folder: Path, state: str) -> None:
-        self.trainer.write(folder=str(folder), what=state)
+        self._known.write(folder=str(folder), what=state)
 
     def wait(self) -> None:
-        self.trainer.files.wait()  # until every process has written its part
+        self._known.files.wait()  # until every process has written its part
 
     def read(self, folder: Path, target: str) -> None:
-        self.trainer.read(folder=str(folder), what=target)
+        self._known.read(folder=str(folder), what=target)
 
     def digests(self, folder: Path) -> Digests:
-        return self.trainer.processes.digests(folder)
+        return self._known.processes.digests(folder)
 
     def close(self) -> None:
         if self.trainer is not None:

@@ -41,7 +41,13 @@ class Learned(NamedTuple):
         return all(np.isfinite(values).all() for values in self if values is not None)
 
     def part(self, tokens: slice) -> Learned:
-        return Learned(*(None if values is None else values[tokens] for values in self))
+        return Learned(
+            self.advantage[tokens],
+            self.logp_old[tokens],
+            self.kept[tokens],
+            None if self.logp is None else self.logp[tokens],
+            None if self.credit is None else self.credit[tokens],
+        )
 
 
 def trajectory_samples(report: StepReport, hp: MismatchHypers) -> Iterator[TrajectorySample]:

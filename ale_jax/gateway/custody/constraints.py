@@ -45,14 +45,14 @@ class Grammar:
         self._num_consumed = len(ids)
         found, ahead = [self._here()], 0
         while len(found) < most and not self._matcher.is_stopped():
-            forced = only_token(found[-1].allowed_w)
+            forced = _only_allowed(found[-1])
             if forced is None:
                 break
             self._consume(forced)
             ahead += 1
             found.append(self._here())
         self._matcher.rollback(ahead)
-        if only_token(found[-1].allowed_w) is None:
+        if _only_allowed(found[-1]) is None:
             # As after a character within a string.
             found += [dataclasses.replace(found[-1], is_speculative=True)] * (most - len(found))
         return found
@@ -124,5 +124,12 @@ class GrammarAndBias:
     def next(self, ids: np.ndarray, most: int) -> Sequence[TokenConstraint]:
         (found,) = self.grammar.next(ids, 1)
         has_enough = len(ids) >= self.bias.min_tokens
+        assert found.allowed_w is not None, "a grammar says which tokens it allows"
         may_end = has_enough or allows_only(found.allowed_w, self.bias.stop_ids)
         return [dataclasses.replace(found, bias_V=self.bias.bias_V(ids, may_end))]
+
+
+def _only_allowed(constraint: TokenConstraint) -> int | None:
+    """The only token that a grammar's constraint allows; None if it allows several."""
+    assert constraint.allowed_w is not None, "a grammar says which tokens it allows"
+    return only_token(constraint.allowed_w)

@@ -74,8 +74,13 @@ class EnginePolicy:
         penalties = options.frequency_penalty, options.presence_penalty
         if not (any(penalties) or options.logit_bias or options.min_tokens):
             return grammar
-        limits = options.logit_bias, options.min_tokens, tokenizer.stop_ids
-        bias = LogitsBias(self._engine.vocab_size, *penalties, *limits)
+        bias = LogitsBias(
+            self._engine.vocab_size,
+            *penalties,
+            options.logit_bias,
+            options.min_tokens,
+            tokenizer.stop_ids,
+        )
         return GrammarAndBias(grammar, bias) if grammar else bias
 
 

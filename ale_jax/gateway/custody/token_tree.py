@@ -28,12 +28,23 @@ BranchChoice = Literal["all", "longest", "leaf"]
 class SampledTokens(Protocol):
     """What the engine sampled for a call, as in `ale_jax.engine.request.Sampled`."""
 
-    ids: np.ndarray
-    logp_mu: np.ndarray
-    logp_old: np.ndarray
-    version: np.ndarray
-    expert_TLK: np.ndarray | None
-    mask_id: np.ndarray | None
+    @property
+    def ids(self) -> np.ndarray: ...
+
+    @property
+    def logp_mu(self) -> np.ndarray: ...
+
+    @property
+    def logp_old(self) -> np.ndarray: ...
+
+    @property
+    def version(self) -> np.ndarray: ...
+
+    @property
+    def expert_TLK(self) -> np.ndarray | None: ...
+
+    @property
+    def mask_id(self) -> np.ndarray | None: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +94,12 @@ class Call:
     has_double: bool = False
     children: int = 0
 
+    @property
+    def answer(self) -> SampledTokens:
+        """What was sampled for the call, which the engine has answered."""
+        assert self.sampled is not None, "the engine has not answered this call"
+        return self.sampled
+
     def path(self) -> list[Call]:
         """The calls from the beginning of the conversation to this one."""
         found: list[Call] = []
@@ -94,12 +111,12 @@ class Call:
 
     def context_ids(self) -> np.ndarray:
         """All ids before the reply."""
-        ids = [part for call in self.path()[:-1] for part in (call.prompt_ids, call.sampled.ids)]
+        ids = [part for call in self.path()[:-1] for part in (call.prompt_ids, call.answer.ids)]
         return np.concatenate([*ids, self.prompt_ids])
 
     @property
     def num_tokens(self) -> int:
-        return sum(len(call.prompt_ids) + len(call.sampled.ids) for call in self.path())
+        return sum(len(call.prompt_ids) + len(call.answer.ids) for call in self.path())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +183,7 @@ class TokenTree:
         with self._lock:
             parent, known = self._parent(keys)
         new = tuple(messages[known:])
-        after = None if parent is None else parent.sampled.ids
+        after = None if parent is None else parent.answer.ids
         prompt_ids = self._render(new, tools, after)
         return Call(parent, new, np.asarray(prompt_ids, np.int32), keys[-1])
 
@@ -180,7 +197,7 @@ class TokenTree:
             same = self._by_key.setdefault(call.key, [])
             if same:
                 call.has_double = same[-1].has_double or not np.array_equal(
-                    same[-1].sampled.ids, sampled.ids
+                    same[-1].answer.ids, sampled.ids
                 )
             same.append(call)
             self._add_child(call.parent, 1)
@@ -242,14 +259,14 @@ class TokenTree:
             found = list(_without_repeats(leaves))
             delivered = {id(call) for branch in found for call in branch.calls}
             left = (c for c in self._calls if not (c.is_given or id(c) in delivered))
-            self.counts.left_out = sum(len(call.sampled.ids) for call in left)
+            self.counts.left_out = sum(len(call.answer.ids) for call in left)
             return found
 
     @property
     def start_version(self) -> int | None:
         """Of the weights that sampled the oldest first token; None before there is a reply."""
         with self._lock:
-            replies = [call.sampled for call in self._calls if not call.is_given]
+            replies = [call.answer for call in self._calls if not call.is_given]
         return min((int(each.version[0]) for each in replies), default=None)
 
     def _forget(self, call: Call) -> None:

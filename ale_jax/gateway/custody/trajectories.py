@@ -60,7 +60,7 @@ def _side_branch(branch: Branch, reward: float, decode: Decode) -> SideBranch:
 
 
 def _turn(call: Call, decode: Decode) -> Turn:
-    sampled = call.sampled
+    sampled = call.answer
     return Turn(
         prompt_ids=call.prompt_ids,
         action_ids=sampled.ids,
@@ -82,8 +82,9 @@ def _action_text(call: Call, decode: Decode) -> str:
     their turns are not replayed.
     """
     reply = call.reply
+    assert reply is not None, "only answered calls are turns"
     is_whole = call.is_given or not (reply.reasoning or reply.tool_calls)
-    return reply.content if is_whole else decode(call.sampled.ids)
+    return reply.content if is_whole else decode(call.answer.ids)
 
 
 def _experts(calls: Sequence[Call]) -> np.ndarray | None:
@@ -92,8 +93,8 @@ def _experts(calls: Sequence[Call]) -> np.ndarray | None:
     parts: list[np.ndarray] = []
     tokens = 0
     for call in calls:
-        tokens += len(call.prompt_ids) + len(call.sampled.ids)
-        expert_TLK = call.sampled.expert_TLK
+        tokens += len(call.prompt_ids) + len(call.answer.ids)
+        expert_TLK = call.answer.expert_TLK
         if expert_TLK is not None:
             # If the engine began a conversation for this call, it has told of everything before it.
             parts = [expert_TLK] if len(expert_TLK) == tokens - 1 else [*parts, expert_TLK]

@@ -12,6 +12,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import ray
 from ray.util import get_node_ip_address
@@ -138,12 +139,16 @@ def ray_cluster(actors: int, address: str = "") -> Iterator[Cluster]:
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     # Ray's logs are off, because lost actors are reported as events of the run.
-    quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.CRITICAL}
     logging.getLogger("ray").setLevel(logging.CRITICAL)
-    options = {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+    options: dict[str, Any] = {
+        "include_dashboard": False,
+        "object_store_memory": OBJECT_STORE_BYTES,
+    }
     # "local", because by default Ray would join a cluster that a killed run or another user has
     # left registered on this machine.
-    place = {"address": address} if address else {"address": "local", "num_cpus": actors, **options}
+    own = {"address": "local", "num_cpus": actors, **options}
+    place: dict[str, Any] = {"address": address} if address else own
     # From a thread, Ray cannot replace our SIGTERM handler by its own, which would kill its
     # processes before the rollout workers can shut down. The thread lives until the end, because
     # the kernel ends Ray's processes together with the thread that started them.

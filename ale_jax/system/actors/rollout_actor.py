@@ -58,10 +58,15 @@ class RolloutActor:
     def play(
         self, key: EpisodeKey, url: str, conversation: str, prefix: Prefix | None
     ) -> EpisodeResult:
-        return self._worker.play(key, url, conversation, prefix)
+        return self._born.play(key, url, conversation, prefix)
 
     def cancel(self, conversation: str) -> None:
-        self._worker.cancel(conversation)
+        self._born.cancel(conversation)
+
+    @property
+    def _born(self) -> RolloutWorker:
+        assert self._worker is not None, "an actor with other code than its caller's plays nothing"
+        return self._worker
 
     def close(self) -> None:
         if self._worker:

@@ -172,7 +172,7 @@ class Fleet:
         self, id: str, argv: Sequence[str] | str, **arguments: Any
     ) -> AsyncGenerator[tuple[str, bytes | int], None]:
         route = await self._routes.settled(id)
-        pieces = route.node.stream("stream", id, argv, **arguments)
+        pieces = route.home.stream("stream", id, argv, **arguments)
         async with contextlib.aclosing(pieces):
             try:
                 async for piece in pieces:
@@ -194,21 +194,21 @@ class Fleet:
     ) -> AsyncIterator[FarTerminal]:
         route = await self._routes.settled(id)
         try:
-            async with converse(route.node, method, id, *arguments) as terminal:
+            async with converse(route.home, method, id, *arguments) as terminal:
                 yield terminal
         except NodeLost as error:
             raise self._routes.departure(route, error) from error
 
     async def snapshot(self, id: str, max_bytes: int | None = None) -> SnapshotInfo:
         route = await self._routes.settled(id)
-        node = route.node
+        node = route.home
         info = await self._routes.ask(route, ASK_S, "snapshot", id, max_bytes)
         self._routes.copies.note(info.id, owner_of(route.request.labels), node)
         return info
 
     async def restore(self, id: str, snapshot: str) -> None:
         route = await self._routes.settled(id)
-        await self._routes.copies.bring(snapshot, owner_of(route.request.labels), route.node)
+        await self._routes.copies.bring(snapshot, owner_of(route.request.labels), route.home)
         await self._routes.ask(route, ASK_S, "restore", id, snapshot)
 
     async def fork(

@@ -44,6 +44,12 @@ class Route:
         return self.request.id
 
     @property
+    def home(self) -> Node:
+        """The node of a sandbox that has arrived and is not over."""
+        assert self.node is not None, f"sandbox {self.id} is on no node"
+        return self.node
+
+    @property
     def is_over(self) -> bool:
         return self.arrival.done() and self.node is None
 

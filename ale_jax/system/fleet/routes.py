@@ -99,7 +99,7 @@ class Routes:
                 reason = str(error) or repr(error)
                 break
             else:
-                self._record("sandbox_moved", f"to {route.node.name}", sandbox=route.id)
+                self._record("sandbox_moved", f"to {route.home.name}", sandbox=route.id)
                 self._started(route)
                 return
         self._record("sandbox_lost", reason, sandbox=route.id)
@@ -181,7 +181,7 @@ class Routes:
         self, route: Route, seconds: float, method: str, /, *arguments: Any, **named: Any
     ) -> Any:
         """Calls the pool of its node. Errors: the pool's, and SandboxLost if the node is lost."""
-        node = route.node
+        node = route.home
         try:
             return await node.ask(seconds, method, *arguments, **named)
         except NodeLost as error:

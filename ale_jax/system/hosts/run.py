@@ -106,6 +106,7 @@ class _Part:
                 Path(folder, Path(name).name).write_text(text)
             tokenizer = ChatTokenizer.load(folder)
         config = self._config
+        assert self.trainer is not None, "the first process sends begin first"
         engines = self.trainer.open_engines(tokenizer.stop_ids)
         limit, turns = config.rollout.max_reply_tokens, config.agent.turns
         branches = config.external_agent.branches

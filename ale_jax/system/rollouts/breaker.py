@@ -145,7 +145,7 @@ class Breaker:
 
     def check(self) -> None:
         """RolloutsFailed if the breaker has been open for longer than `outage_seconds`."""
-        if self.is_open and (seconds := self._clock() - self._open_since) > self._outage_seconds:
+        if self.is_open and (seconds := self._open_seconds()) > self._outage_seconds:
             raise RolloutsFailed(
                 f"for {duration(seconds)} no episode could be played; the last attempt ended with "
                 f"{self._last_failure}: remove the cause, then the same command continues"
@@ -164,6 +164,10 @@ class Breaker:
         enough = len(failed) >= max(self.MIN_FAILURES, len(self._recent) / 2)
         return enough and len(set(failed)) >= self.MIN_TASKS
 
+    def _open_seconds(self) -> float:
+        assert self._open_since is not None, "the breaker is closed"
+        return self._clock() - self._open_since
+
     def _open(self) -> None:
         self._open_since = self._clock()
         self._pause = self.FIRST_PAUSE_S
@@ -176,7 +180,7 @@ class Breaker:
         )
 
     def _close(self) -> None:
-        seconds = self._clock() - self._open_since
+        seconds = self._open_seconds()
         self._open_since = None
         self._recent.clear()
         self._record("episodes_resumed", f"after a pause of {duration(seconds)}")

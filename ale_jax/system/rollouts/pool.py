@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from ale_jax.records import Episode, EpisodeKey, Prefix
@@ -24,9 +25,11 @@ class PoolCounts(NamedTuple):
 
 
 class Playing(Protocol):
-    """An attempt that is being played. where: by whom, in words."""
+    """An attempt that is being played."""
 
-    where: str
+    @property
+    def where(self) -> str:
+        """By whom it is played, in words."""
 
     def cancel(self) -> None:
         """Tells the attempt to end, and returns at once."""
@@ -53,7 +56,7 @@ class WorkerPool(Protocol):
         """Begins an attempt; there must be a free place. url: of the gateway, which knows the
         conversation by its name."""
 
-    def finished(self, timeout: float) -> list[Playing]:
+    def finished(self, timeout: float) -> Sequence[Playing]:
         """All attempts that have finished since the last call, as soon as there is one; none after
         `timeout` seconds, or before, if something else has happened."""
 

@@ -97,6 +97,7 @@ class ThreadPool:
         self._worker.close()
         deadline = time.monotonic() + CLOSE_S
         for episode in self._playing:
+            assert episode.thread is not None, "`play` gives each episode a thread"
             episode.thread.join(max(deadline - time.monotonic(), 0.0))
 
     def cancel(self, episode: ThreadEpisode) -> None:

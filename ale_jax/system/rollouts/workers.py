@@ -262,6 +262,7 @@ class RolloutWorkers:
             self._note_failure(attempt, episode, again)
         if not again:
             trajectory = self._replicas.close(attempt.conversation, episode)
+            assert trajectory is not None, "an episode was given"
             return dataclasses.replace(trajectory, rejected=job.rejected)
         self._replicas.close(attempt.conversation, None)
         rejected = job.rejected if is_free else (*job.rejected, status)
