@@ -41,6 +41,8 @@ class Claims:
 
 
 class DataShard:
+    """Gives the slots and pages of one shard of the mesh to conversations."""
+
     def __init__(self, number: int, shape: EngineShape):
         """shape: the sizes of each shard (`EngineShape.shard`)."""
         self.number, self._shape = number, shape
@@ -55,7 +57,7 @@ class DataShard:
         return [sequence for sequence in self._slots if sequence is not None]
 
     def num_cached(self, keys: Sequence[bytes]) -> int:
-        """How many of the keys, counted from the first, name pages that are cached or being
+        """Returns how many of the keys, counted from the first, name pages that are cached or being
         prefilled."""
         in_prefill = self.prefilling.prefix_keys if self.prefilling else []
         # A key identifies everything before it, too, so that common keys are the first ones.
@@ -74,7 +76,7 @@ class DataShard:
         return num_cached
 
     def release(self, sequence: SequenceState) -> None:
-        """Its slot and pages go to others."""
+        """Releases the slot and the pages of a sequence for others."""
         self.pages.release(sequence.pages)
         self._slots[sequence.slot - self._first] = None
         sequence.pages, sequence.has_slot = [], False
@@ -82,8 +84,8 @@ class DataShard:
             self.prefilling = None
 
     def victims(self, demand: Demand, claims: Claims) -> list[SequenceState] | None:
-        """Who has to be preempted so that the demand can be met: nobody if it can be met as it is;
-        None if that would not suffice.
+        """Returns who has to be preempted so that the demand can be met: nobody if it can be met as
+        it is; None if that would not suffice.
 
         The first ones are conversations without a request, the one that has been idle for longest
         before all others; then those whose requests rank behind the demand's, the last one first.
@@ -128,8 +130,8 @@ class DataShard:
 def best_shard(
     shards: Sequence[DataShard], demand: Demand, claims: Claims
 ) -> tuple[DataShard, list[SequenceState]] | None:
-    """The shard for a conversation that has no slot, and who is to be preempted for it there; None
-    if it fits nowhere yet.
+    """Returns the shard for a conversation that has no slot, and who is to be preempted for it
+    there; None if it fits nowhere yet.
 
     It goes where nobody has to be preempted, if it can. The members of a group go where the first
     one went, and wait for its prefill. Other conversations prefer a shard that prefills

@@ -24,6 +24,8 @@ from ale_jax.model.sampler import SlotState
 
 @dataclasses.dataclass(frozen=True)
 class Dispatch:
+    """What one call of the sampling program is given, and the conversations that it decodes."""
+
     params: Params
     version: int
     page_SW: np.ndarray
@@ -34,7 +36,7 @@ class Dispatch:
     swaps: PageSwaps
 
     def decodes(self, sequence: SequenceState) -> bool:
-        """Whether it decodes for the slot's present request."""
+        """Returns whether the dispatch decodes for the slot's present request."""
         return sequence.request is not None and self.decoding.get(sequence) is sequence.request
 
 
@@ -107,8 +109,8 @@ def slot_state(
     in_flight: Dispatch | None = None,
     guided: Mapping[int, Sequence[TokenConstraint]] | None = None,
 ) -> SlotState:
-    """The state of all slots. Those of sequences that are not in `decoding` are idle. Those that
-    `in_flight` already decodes continue from where it will leave them. guided: by slot, the
+    """Returns the state of all slots. Those of sequences that are not in `decoding` are idle. Those
+    that `in_flight` already decodes continue from where it will leave them. guided: by slot, the
     constraints of the next tokens; no more are decoded there."""
     S = num_slots
     state = SlotState(
@@ -168,11 +170,12 @@ class ExpertRecord:
             self._write(i, dispatch.page_SW, int(output.start_S[i]), expert_TLK)
 
     def experts(self, slot: int, pages: Sequence[int], start: int, end: int) -> np.ndarray:
-        """The experts of the slot's tokens from position `start` to before `end`, [T,L,K] int16."""
+        """Returns the experts of the slot's tokens from position `start` to before `end`, [T,L,K]
+        int16."""
         return self._expert_pLK[self._places(slot, pages, start, end)]
 
     def of_pages(self, shard: int, pages: Sequence[int]) -> np.ndarray:
-        """A copy of what is recorded of pages, [P,b,L,K]."""
+        """Returns a copy of what is recorded of pages, [P,b,L,K]."""
         return self._by_page()[shard * self._pages + np.asarray(pages, np.int64)]
 
     def put_pages(self, shard: int, pages: Sequence[int], expert_PbLK: np.ndarray) -> None:

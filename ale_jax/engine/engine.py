@@ -85,7 +85,7 @@ class Engine:
 
     @property
     def vocab_size(self) -> int:
-        """Of the logits; the tokenizer may have fewer tokens."""
+        """The number of logits; the tokenizer may have fewer tokens."""
         return self._policy.vocab_size
 
     @property

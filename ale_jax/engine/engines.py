@@ -38,7 +38,7 @@ class Engines:
         self._of: dict[int, _Place | None] = {}  # conversation -> where it is, if it has begun
 
     def publish(self, weights: Sequence[Params], version: int) -> None:
-        """weights: the copy of each engine."""
+        """Hands each engine its weights. weights: the copy of each engine."""
         for engine, params in zip(self._engines, weights, strict=True):
             engine.publish(params, version)
 
@@ -61,7 +61,7 @@ class Engines:
         return EngineStats(*map(sum, zip(*each, strict=True)))
 
     def counts(self) -> dict[str, float]:
-        """The stats by their names."""
+        """Returns the stats by their names."""
         return dataclasses.asdict(self.stats)
 
     def open(self) -> int:

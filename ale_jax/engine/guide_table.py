@@ -24,8 +24,8 @@ class GuideTable:
     def arrays(
         self, guided: Mapping[int, Sequence[TokenConstraint]], wants_top: Sequence[int]
     ) -> Guides:
-        """guided: constraints of the next tokens, by slot. wants_top: the slots whose most probable
-        tokens are wanted."""
+        """Returns the guides of a dispatch. guided: constraints of the next tokens, by slot.
+        wants_top: the slots whose most probable tokens are wanted."""
         guides = self._none
         if wants_top:
             guides = dataclasses.replace(guides, wants_top_S=self._flags(wants_top))

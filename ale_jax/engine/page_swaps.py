@@ -79,7 +79,8 @@ class PageSwaps:
         return content
 
     def swap_in(self, shard: int, pages: Sequence[int], content: SwappedPages, first: int) -> None:
-        """pages: where the content goes, from its page `first` on."""
+        """Plans to copy what was swapped out into the cache. pages: where the content goes, from
+        its page `first` on."""
         assert content.layers is not None and first + len(pages) == content.num_pages
         if pages:
             self._in[shard].append(_Swap(tuple(pages), content, first))

@@ -22,7 +22,7 @@ class PageKeys:
         self._begun: np.ndarray = np.zeros((0,), np.int32)
 
     def add(self, ids: Sequence[int] | np.ndarray) -> list[bytes]:
-        """The keys of the pages that these ids fill."""
+        """Returns the keys of the pages that these ids fill."""
         open_ids = np.concatenate([self._begun, np.asarray(ids, np.int32)])
         keys: list[bytes] = []
         size = self._page_tokens
@@ -36,7 +36,7 @@ class PageKeys:
 def prefix_keys(
     ids: Sequence[int] | np.ndarray, page_tokens: int, version: int | None
 ) -> list[bytes]:
-    """The keys of all full pages of `ids`."""
+    """Returns the keys of all full pages of `ids`."""
     return PageKeys(page_tokens, version).add(ids)
 
 
@@ -68,7 +68,8 @@ class PagePool:
     def can_allocate(
         self, keys: Sequence[bytes], count: int, released: Iterable[Sequence[int]] = ()
     ) -> bool:
-        """Whether `take` would succeed once the pages in `released`, those of some users, are."""
+        """Returns whether `allocate` would succeed once the pages in `released`, those of some
+        users, are."""
         users = Counter(chain.from_iterable(released))
         freed = {page for page, each in users.items() if each == self._users[page]}
         known = self._cached_pages(keys)
@@ -81,7 +82,7 @@ class PagePool:
         return len(self._free) + len(self._unused)
 
     def num_cached(self, keys: Sequence[bytes]) -> int:
-        """How many of the keys, counted from the first, name the content of a page."""
+        """Returns how many of the keys, counted from the first, name the content of a page."""
         return len(self._cached_pages(keys))
 
     def register(self, page: int, key: bytes) -> None:

@@ -42,7 +42,7 @@ class Guide(Protocol):
     it has to be quick."""
 
     def next(self, ids: np.ndarray, most: int) -> Sequence[TokenConstraint]:
-        """The constraints of the next tokens, at most of `most`.
+        """Returns the constraints of the next tokens, at most of `most`.
 
         That of the first token is certain, and so are those behind tokens that are the only ones
         allowed. Those that follow may be speculative: a token that was sampled under a wrong
@@ -56,9 +56,10 @@ class Guide(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class RequestOptions:
-    """stop_checker: called after each dispatch that decoded tokens of the reply, by the engine's
-    thread. top_logprobs: number of most probable tokens whose log-probabilities are wanted.
-    priority: requests of a higher one are served first, and preempt others."""
+    """How a reply is sampled and served. stop_checker: called after each dispatch that decoded
+    tokens of the reply, by the engine's thread. top_logprobs: number of most probable tokens whose
+    log-probabilities are wanted. priority: requests of a higher one are served first, and preempt
+    others."""
 
     stop_checker: StopChecker | None = None
     guide: Guide | None = None
@@ -99,7 +100,8 @@ class Sampled:
 
 @dataclasses.dataclass(eq=False)
 class Request:
-    """number: counts requests in the order in which the engine was given them."""
+    """A request for one reply of a conversation. number: counts requests in the order in which the
+    engine was given them."""
 
     conversation: int
     new_ids: np.ndarray
@@ -113,7 +115,7 @@ class Request:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Requests are served in ascending order."""
+        """The place of the request: requests are served in ascending order."""
         return -self.options.priority, self.number
 
     def fail(self, error: Exception) -> None:
@@ -121,8 +123,8 @@ class Request:
             self.future.set_exception(error)
 
     def prefix_keys(self, page_tokens: int, version: int | None) -> list[bytes]:
-        """Keys of the full pages to be prefilled. Cached, because a waiting request is checked
-        often."""
+        """Returns the keys of the full pages to be prefilled. Cached, because a waiting request is
+        checked often."""
         if self._keys is None or self._keys[0] != version:
             self._keys = version, prefix_keys(self.new_ids[:-1], page_tokens, version)
         return self._keys[1]

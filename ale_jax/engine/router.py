@@ -18,7 +18,7 @@ class Router:
         self._groups: Counter[tuple[int, Hashable]] = Counter()
 
     def enter(self, group: Hashable) -> int:
-        """The number of the engine for one more conversation of the group."""
+        """Returns the number of the engine for one more conversation of the group."""
 
         def load(number: int) -> tuple[int, int]:
             return self._open[number], -self._groups[number, group]

@@ -52,8 +52,8 @@ class EngineStats:
 
 @dataclasses.dataclass
 class Plan:
-    """Of one dispatch. version: of its weights. in_flight: the dispatch before, if its output is
-    still to come. decoding: the sequences that decode steps are run for.
+    """What the next dispatch is made of. version: of its weights. in_flight: the dispatch before,
+    if its output is still to come. decoding: the sequences that decode steps are run for.
 
     fixed: sequences that are prefilled, or get a slot, in this plan, so that their pages cannot be
     swapped out before it. held: sequences that take no part, because they are to be preempted.
@@ -92,7 +92,7 @@ class Scheduler:
         return [sequence for shard in self._shards for sequence in shard.running]
 
     def add(self, request: Request) -> None:
-        """The request waits for its turn."""
+        """Adds a request, which waits for its turn."""
         if request.conversation not in self._of:
             longest = self._shape.max_sequence_length
             sequence = SequenceState(request.conversation, longest, self._record)
@@ -100,7 +100,7 @@ class Scheduler:
         bisect.insort(self._waiting, request, key=lambda each: each.rank)
 
     def end(self, conversation: int, error: Exception) -> None:
-        """Its requests fail with `error`, and what it has goes to others."""
+        """Ends a conversation: its requests fail with `error`, and what it has goes to others."""
         sequence = self._of.pop(conversation, None)
         if sequence is None:
             return
@@ -112,7 +112,7 @@ class Scheduler:
             request.fail(error)
 
     def fail_all(self, error: Exception) -> None:
-        """All requests fail with `error`. Nothing is planned after that."""
+        """Fails all requests with `error`. Nothing is planned after that."""
         for sequence in self._of.values():
             sequence.fail(error)
         for request in self._waiting:

@@ -76,7 +76,7 @@ class SequenceState:
         self._chunk_ends: deque[tuple[int, int]] = deque()  # (end, size) of the next chunks
 
     def fail(self, error: Exception) -> None:
-        """A request in progress fails with `error`."""
+        """Fails the request in progress, if there is one, with `error`."""
         if self.request is not None:
             self._leave_request().fail(error)
 
@@ -115,8 +115,8 @@ class SequenceState:
         self._chunk_ends = _split_into_chunks(sizes, self.length, self.length + self.num_to_prefill)
 
     def tokens_with(self, request: Request, steps: int) -> int:
-        """Tokens in the cache once the request's context is prefilled and `steps` tokens more are
-        decoded. The request is in progress or comes next."""
+        """Returns the tokens in the cache once the request's context is prefilled and `steps`
+        tokens more are decoded. The request is in progress or comes next."""
         if request is self.request:
             return self.length + self.num_to_prefill + min(self.budget, steps)
         context = self.length + len(self.pending_ids) + len(request.new_ids)
@@ -125,7 +125,7 @@ class SequenceState:
         return context - 1 + min(request.max_tokens, steps, room) if room > 0 else self.length
 
     def may_grow(self, page_tokens: int) -> bool:
-        """Whether the request in progress may need more pages than it has."""
+        """Returns whether the request in progress may need more pages than it has."""
         if self.request is None:
             return False
         return self.tokens_with(self.request, self.budget) > len(self.pages) * page_tokens
@@ -150,8 +150,8 @@ class SequenceState:
         return chunk
 
     def guided(self, most: int) -> Sequence[TokenConstraint]:
-        """The constraints of the next tokens, at most of `most` and of the budget. Empty if there
-        is no guide, or the request has failed with what the guide has raised."""
+        """Returns the constraints of the next tokens, at most of `most` and of the budget. Empty if
+        there is no guide, or the request has failed with what the guide has raised."""
         if self.current.options.guide is None:
             return ()
         before = self._reply_ids()
@@ -163,8 +163,8 @@ class SequenceState:
         return self._constraints
 
     def accepted(self, decoded: DecodedTokens) -> DecodedTokens:
-        """The tokens that were decoded before the slot was idle, and before the first one whose
-        speculative constraint was wrong. The guide may fail the request meanwhile."""
+        """Returns the tokens that were decoded before the slot was idle, and before the first one
+        whose speculative constraint was wrong. The guide may fail the request meanwhile."""
         new_ids = decoded.token_n[decoded.token_n >= 0]
         count = self._count_accepted(new_ids) if self._constraints else len(new_ids)
         return DecodedTokens(*(each[:count] for each in decoded))

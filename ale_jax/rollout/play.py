@@ -75,8 +75,8 @@ class EpisodeRunner:
     def play_external(
         self, key: EpisodeKey, agent: ExternalAgent, access: external.PolicyAccess
     ) -> EpisodeResult:
-        """Like `play`, with an agent of its own, in a task that needs a sandbox. The attempt is the
-        token of its access."""
+        """Plays an episode like `play`, with an agent of its own, in a task that needs a sandbox.
+        The attempt is the token of its access."""
 
         def by_agent(env: Environment, sandbox: Sandbox) -> Episode:
             return external.play(env, sandbox, agent, access, key)

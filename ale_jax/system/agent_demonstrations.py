@@ -71,7 +71,7 @@ class Script:
         return future
 
     def end(self, conversation: int) -> None:
-        """There is nothing to free."""
+        """Does nothing, as there is nothing to free."""
 
 
 class _NotingRender(ChatRender):

@@ -50,7 +50,7 @@ def stored_config(path: Path) -> RunConfig:
 
 
 def check_sections(config: RunConfig) -> None:
-    """ValueError unless the sections are consistent. Uses no device, file or daemon."""
+    """Raises ValueError unless the sections are consistent. Uses no device, file or daemon."""
     _check_engine(config)
     _check_batch(config)
     _check_tasks(config)
@@ -84,8 +84,8 @@ def check_sections(config: RunConfig) -> None:
 
 
 def check_devices(config: RunConfig) -> None:
-    """ValueError unless batches and weights can be sharded over the local devices, the initial
-    weights have the model's shape, and the run fits into the devices' memory."""
+    """Raises ValueError unless batches and weights can be sharded over the local devices, the
+    initial weights have the model's shape, and the run fits into the devices' memory."""
     mesh = make_mesh(config.mesh)
     check_rows(config.learn.microbatch_rows, mesh)
     # With a tokenizer of its own, the vocabulary size is not known before that is loaded.
@@ -99,7 +99,7 @@ def check_devices(config: RunConfig) -> None:
 
 
 def check_weights(config: RunConfig) -> None:
-    """ValueError unless `config.weights` has the model's shape."""
+    """Raises ValueError unless `config.weights` has the model's shape."""
     wanted = config.model.policy_shape(config.tokenizer.vocab_size)
     found = open_checkpoint(config.weights).shape
     sections = {"vocab_size": "tokenizer"}

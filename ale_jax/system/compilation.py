@@ -44,7 +44,7 @@ class Compilations:
         jax.monitoring.unregister_event_duration_listener(self._end)
 
     def take_seconds(self) -> float:
-        """Seconds spent compiling since the last call, summed over threads."""
+        """Returns the seconds spent compiling since the last call, summed over threads."""
         with self._lock:
             seconds, self._seconds = self._seconds, 0.0
         return seconds

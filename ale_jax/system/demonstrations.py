@@ -83,7 +83,8 @@ def _player(config: RunConfig) -> Iterator[Play]:
 def mixed_samples(
     config: RunConfig, domains: Sequence[Sequence[Transcript]], tokenizer: ChatTokenizer
 ) -> Iterator[Sample]:
-    """An endless stream of samples: the domains in their ratios, without the masked chunks."""
+    """Yields an endless stream of samples: the domains in their ratios, without the masked
+    chunks."""
     warm = config.warm_start
     pools = [
         [tokenize(t, tokenizer, chunk_mask(t, warm.mask_errors, warm.mask_repeats)) for t in domain]
@@ -100,7 +101,7 @@ def demonstrate(
     workers: int,
     on_progress: Callable[[int], None],
 ) -> list[Transcript]:
-    """The oracle's conversation for each task, played in `workers` sandboxes concurrently.
+    """Returns the oracle's conversation for each task, played in `workers` sandboxes concurrently.
 
     runtime: None if no task needs a sandbox. play: RuntimeError if an oracle does not earn its
         reward, which means that its environment, or its agent, is broken.
@@ -129,7 +130,8 @@ def demonstrate(
 
 
 def is_noisy(task: Task, share: float) -> bool:
-    """Whether `task` is among the share of training tasks that are demonstrated with errors."""
+    """Returns whether `task` is among the share of training tasks that are demonstrated with
+    errors."""
     if task.split != "train":
         return False
     key = [task.seed, zlib.crc32(task.family.encode())]
@@ -185,7 +187,7 @@ def _chunks(transcript: Transcript) -> list[Chunk]:
 def tokenize(
     transcript: Transcript, tokenizer: ChatTokenizer, mask: np.ndarray | None = None
 ) -> Sample:
-    """The transcript as a sample to imitate.
+    """Returns the transcript as a sample to imitate.
 
     mask: [K], which of the K replies are trained on; None: all of them. A masked reply becomes part
     of the prompt of the next one, so that it is context and not a chunk.
@@ -215,7 +217,8 @@ def oracle_experts(
     tokenizer: ChatTokenizer,
     on_progress: Callable[[int], None],
 ) -> list[Expert]:
-    """The oracle's trajectories as experts. ValueError if one is longer than an episode may be."""
+    """Returns the oracle's trajectories as experts. ValueError if one is longer than an episode may
+    be."""
 
     play = transcripts.demonstration
     played = demonstrate(runtime, config.sandbox, tasks, play, WORKERS, on_progress)
@@ -243,7 +246,7 @@ def oracle_expert(task: Task, transcript: Transcript, tokenizer: ChatTokenizer) 
 
 
 def check_oracles(experts: Iterable[Expert], turns: int, tokens: int) -> None:
-    """ValueError if an expert is longer than an episode may be."""
+    """Raises ValueError if an expert is longer than an episode may be."""
     for expert in experts:
         if len(expert.turns) > turns:
             raise ValueError(

@@ -16,21 +16,22 @@ LOST = (errno.EPIPE, errno.EIO)  # the pipe's reader has ended; the terminal is 
 
 
 def keep_writable() -> None:
-    """From now on, this process's stdout and stderr drop what cannot be shown any more, and nobody
-    who prints has to know. They go to the same descriptors, and so do child processes'."""
+    """Makes this process's stdout and stderr drop what cannot be shown any more, so that nobody who
+    prints has to know. They go to the same descriptors, and so do child processes'."""
     # None if the descriptor was closed when the process began.
     sys.stdout = sys.stdout and lasting(sys.stdout)
     sys.stderr = sys.stderr and lasting(sys.stderr)
 
 
 def write_last_words(text: str) -> None:
-    """Before the process ends at once, because its main thread may be stuck."""
+    """Writes to stderr before the process ends at once, because its main thread may be stuck."""
     with contextlib.suppress(OSError):  # nobody reads them, and the process is to end all the same
         os.write(sys.stderr.fileno(), text.encode())
 
 
 def lasting(stream: io.TextIOWrapper) -> io.TextIOWrapper:
-    """Another stream to the descriptor of `stream`, which must not be written to any more."""
+    """Returns another stream to the descriptor of `stream`, which must not be written to any
+    more."""
     stream.flush()
     raw = _Lasting(stream.fileno(), "wb", closefd=False)
     is_unbuffered = stream.write_through  # as with `python -u`

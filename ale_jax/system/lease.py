@@ -71,7 +71,7 @@ class Lease:
         return cls(folder, newest + 1)
 
     def check(self) -> None:
-        """To be called before something is written. RunFailed if the lease is lost."""
+        """Checks the lease; call it before something is written. RunFailed if the lease is lost."""
         if _now() - self._renewed > EXPIRES_S / 2:
             self._renew()  # this process may have been stopped for long
         if self._lost or _now() - self._renewed > EXPIRES_S / 2:
@@ -127,7 +127,7 @@ class Owner:
 
     @classmethod
     def read(cls, path: Path) -> Owner:
-        """One that is not known, if it has not written its name yet."""
+        """Reads the owner; one that is not known, if it has not written its name yet."""
         try:
             values = json.loads(path.read_bytes())
             return cls(**{field.name: values[field.name] for field in dataclasses.fields(cls)})
@@ -145,7 +145,7 @@ class Owner:
 
 
 def require_free(folder: Path) -> None:
-    """ValueError if a process that lives holds the lease of `folder`.
+    """Raises ValueError if a process that lives holds the lease of `folder`.
 
     Looks for a moment only, and takes nothing: so that a second run is refused before it has
     imported all that it needs. The lease itself decides later.

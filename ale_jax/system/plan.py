@@ -48,7 +48,8 @@ class Need:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """needs: at the moment of peak use. has: bytes available on a device; 0 if unknown."""
+    """What a run needs of each device. needs: at the moment of peak use. has: bytes available on a
+    device; 0 if unknown."""
 
     chip: str
     mesh: dict[str, int]
@@ -67,7 +68,7 @@ class Plan:
         return "\n".join([head, *(f"  {what:48} {size / GIB:9.3f}" for what, size in rows)])
 
     def require_fit(self) -> None:
-        """ValueError if the run does not fit."""
+        """Raises ValueError if the run does not fit."""
         if self.has and self.total > self.has:
             most = max(self.needs, key=lambda need: need.bytes)
             raise ValueError(

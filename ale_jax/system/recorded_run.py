@@ -44,8 +44,8 @@ class RecordedRun:
 
     @classmethod
     def open(cls, path: Path | str) -> RecordedRun:
-        """ValueError, with the file's name, if `path` holds no run, or one without a trajectory
-        that is recorded token by token."""
+        """Opens the run in `path`. ValueError, with the file's name, if `path` holds no run, or one
+        without a trajectory that is recorded token by token."""
         path = Path(path)
         files = read_run(path)
         known = tuple(t for t in files.trajectories if t.turns and all(x.each for x in t.turns))
@@ -92,8 +92,9 @@ class RecordedRun:
 
 
 def sample_of(trajectory: TrajectorySample, member: int = 0) -> Sample:
-    """The trajectory as it was trained on. A chunk's credit is the mean over its tokens. Sampling
-    masks are not recorded: a reply that was held to a schema is here as if it had been free."""
+    """Returns the trajectory as it was trained on. A chunk's credit is the mean over its tokens.
+    Sampling masks are not recorded: a reply that was held to a schema is here as if it had been
+    free."""
     last = len(trajectory.turns) - 1
     turns = (
         _turn(turn, trajectory.reward if k == last else 0.0)

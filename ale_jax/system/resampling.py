@@ -102,7 +102,7 @@ class Resampler:
     # Called by the rollout thread.
 
     def assign(self, group: int) -> list[RolloutRequest]:
-        """Requests for all attempts of a training group."""
+        """Returns the requests for all attempts of a training group."""
         with self._lock:
             if group not in self._decided:
                 self._decided[group] = self._decide(group)
@@ -178,8 +178,9 @@ class Resampler:
         self.admit(self._experts.best_of(played), replay)
 
     def imitation(self, groups: Sequence[Group], gamma: float) -> list[Sample]:
-        """The first sum of Eq 10. For each group that was forked off an expert and has no success,
-        it takes the expert's chunks up to and including the first one that the group played."""
+        """Returns the first sum of Eq 10. For each group that was forked off an expert and has no
+        success, it takes the expert's chunks up to and including the first one that the group
+        played."""
         if not self._hp.imitation_weight:
             return []
         return [self._imitated(d, number, gamma) for number, d in self._lost_forks(groups)]
@@ -218,7 +219,8 @@ class Resampler:
         ]
 
     def success_from_start(self) -> float:
-        """Of the latest episodes from the beginning of their task; 0 until there are enough."""
+        """Returns the share of successes among the latest episodes from the beginning of their
+        task; 0 until there are enough."""
         if len(self._from_start) < LATEST:
             return 0.0
         return sum(self._from_start) / LATEST
@@ -231,8 +233,8 @@ class Resampler:
             self._counted &= keep
 
     def figures(self, groups: Sequence[Group], version: int) -> dict[str, float]:
-        """The step's metrics. `success` mixes all starts; here, success from the task's beginning
-        is separate."""
+        """Returns the step's metrics. `success` mixes all starts; here, success from the task's
+        beginning is separate."""
         starts = [g.members[0].episode.key.num_prefix_turns for g in groups]
         outcomes = [(k, _succeeded(t)) for k, g in zip(starts, groups) for t in g.valid]
         from_start = [won for k, won in outcomes if k == 0]
@@ -260,7 +262,7 @@ class Resampler:
         return {f"gamma_of_decisions/{f}": gamma for f, gamma in found.items() if gamma is not None}
 
     def crucial(self, version: int) -> dict[Task, tuple[CrucialChunk, ...]]:
-        """The crucial chunks, as far as they are known, of each task that has an expert."""
+        """Returns the crucial chunks, as far as they are known, of each task that has an expert."""
         known = ((task, self._experts.get(task)) for task in self._curriculum.tasks())
         return {
             task: self._crucial(expert, version) for task, expert in known if expert is not None
@@ -271,7 +273,7 @@ class Resampler:
         return crucial_chunks([won for won, _ in counts], [played for _, played in counts])
 
     def counts(self, expert: Expert, version: int) -> list[tuple[int, int]]:
-        """Successes and attempts from each of the expert's chunks."""
+        """Returns the successes and attempts from each of the expert's chunks."""
         chunks = range(len(expert.turns))
         return [self._curriculum.counts(expert.task, k, version) for k in chunks]
 

@@ -134,8 +134,8 @@ class RunLogger:
         sampled_tokens: int,
         logp_diff_limit: float,
     ) -> None:
-        """logp_diff_limit: a larger mean difference between the log-probabilities of learner and
-        engine is recorded as an event."""
+        """Records a step of reinforcement learning. logp_diff_limit: a larger mean difference
+        between the log-probabilities of learner and engine is recorded as an event."""
         now = self._clock()
         rate = (sampled_tokens - self._sampled_tokens) / max(now - self._looked, 1e-6)
         self._sampled_tokens, self._looked = sampled_tokens, now
@@ -200,7 +200,7 @@ class RunLogger:
 
 
 def summarize(config: RunConfig, workdir: Path, cursor: Cursor, seconds: float) -> Summary:
-    """The run's summary, from the records in `workdir` and `cursor`."""
+    """Returns the run's summary, from the records in `workdir` and `cursor`."""
     failed_sandboxes, lost_actors = _losses(workdir)
     evaluations = {e.name: e for e in read_evaluations(workdir / EVALUATIONS_FILE)}
     before, after = evaluations[WARM_START], evaluations[FINAL]
@@ -240,7 +240,8 @@ def _losses(workdir: Path) -> tuple[int, int]:
 
 
 def evaluation_line(evaluation: Evaluation) -> str:
-    """One line to print: successes with their 95 % interval, separately for held-out families."""
+    """Returns one line to print: successes with their 95 % interval, separately for held-out
+    families."""
     parts = [_line("trained families", evaluation.total(held_out=False))]
     held_out = evaluation.total(held_out=True)
     if held_out.tasks:

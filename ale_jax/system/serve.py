@@ -38,8 +38,8 @@ LOOK_S = 1.0  # between two looks at the engines
 
 @dataclasses.dataclass(frozen=True)
 class Serving:
-    """url: of the API. key: that clients have to send. policy: which one answers. check: raises
-    RolloutsFailed if it will not answer any more."""
+    """A policy that is being served. url: of the API. key: that clients have to send. policy: which
+    one answers. check: raises RolloutsFailed if it will not answer any more."""
 
     url: str
     key: str

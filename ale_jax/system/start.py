@@ -70,7 +70,7 @@ class Setting:
         return self.config.policy_shape(tokenizer.vocab_size)
 
     def make_trainer(self, tokenizer: ChatTokenizer) -> Trainer:
-        """The trainer of every process, of this one."""
+        """Returns the trainer of every process, of this one."""
         policy = self.policy(tokenizer)
         rows = self.config.learn.microbatch_rows
         self.processes.begin(tokenizer.vocab_size, self.mesh, rows)

@@ -64,7 +64,7 @@ def newest_state(config: RunConfig, path: Path) -> Newest:
 
 
 def abstract_whole(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh | Mesh) -> WholeState:
-    """Shape, dtype and sharding of all that a checkpoint of the run holds."""
+    """Returns the shape, dtype and sharding of all that a checkpoint of the run holds."""
     optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
     return WholeState(
         abstract_state(policy, optimizer, mesh, config.lora),
@@ -79,7 +79,7 @@ def _say(kind: str, detail: str, **_: str | int | float) -> None:
 def first_state(
     config: RunConfig, policy: PolicyShape, optimizer: optax.GradientTransformation, mesh: Mesh
 ) -> TrainState:
-    """The state at step 0. Errors: ValueError for a damaged checkpoint."""
+    """Returns the state at step 0. Errors: ValueError for a damaged checkpoint."""
     key = jax.random.key(config.seed)
     if not config.weights:
         return init_state(key, policy, optimizer, mesh, config.lora)
@@ -89,7 +89,8 @@ def first_state(
 
 
 def given_weights(config: RunConfig, policy: PolicyShape, mesh: Mesh) -> Params:
-    """Those of `config.weights`, sharded. Errors: ValueError for a damaged checkpoint."""
+    """Reads the weights of `config.weights`, sharded. Errors: ValueError for a damaged
+    checkpoint."""
     places = param_shardings(policy, mesh)
     return load_params(open_checkpoint(config.weights), shardings=places)
 

@@ -49,7 +49,7 @@ class StepReport:
 
 
 def step_metrics(report: StepReport) -> dict[str, float | dict[str, int]]:
-    """All metrics of a step."""
+    """Returns all metrics of a step."""
     rollouts = _rollout_metrics(report.trajectories, version=report.cursor.step - 1)
     run = {
         "episodes": report.cursor.episodes,

@@ -50,7 +50,7 @@ class StopSignals:
         self._by_socket = self._by_handler = 0
 
     def note_saved(self) -> None:
-        """Nothing is lost any more if the process ends at once, without cleaning up."""
+        """Notes that nothing is lost any more if the process ends at once, without cleaning up."""
         self._is_saved = True
 
     def check(self) -> None:
@@ -61,7 +61,7 @@ class StopSignals:
             raise KeyboardInterrupt
 
     def checked(self, items: Iterable[T]) -> Iterator[T]:
-        """`items`, with a `check` before each."""
+        """Yields `items`, with a `check` before each."""
         for item in items:
             self.check()
             yield item

@@ -26,7 +26,7 @@ PROBE_OFFSET = 1 << 20
 
 
 def train_task(number: int, families: Sequence[str], seed: int, distinct: int = 0) -> Task:
-    """Training task `number`. Families alternate, and seeds are drawn at random.
+    """Returns the training task `number`. Families alternate, and seeds are drawn at random.
 
     distinct: tasks per family, after which the same tasks follow in the same order; 0: no
     repetition.
@@ -39,19 +39,20 @@ def train_task(number: int, families: Sequence[str], seed: int, distinct: int = 
 
 
 def demonstration_tasks(count: int, families: Sequence[str], seed: int) -> list[Task]:
-    """The warm start's tasks: `count` of each family, from the training split."""
+    """Returns the warm start's tasks: `count` of each family, from the training split."""
     train = SPLITS["train"]
     draws = np.random.default_rng([seed, 1 << 32]).integers(train.start, train.stop, count)
     return [Task(family, int(draw), "train") for draw in draws for family in families]
 
 
 def probe_tasks(count: int, families: Sequence[str]) -> list[Task]:
-    """Unseen tasks on which the warm start decides when to stop."""
+    """Returns the unseen tasks on which the warm start decides when to stop."""
     return _unseen(PROBE_OFFSET, count, families)
 
 
 def evaluation(name: str, count: int, families: Sequence[str]) -> list[EpisodeKey]:
-    """One attempt at each of `count` unseen tasks, the same for every run and every evaluation."""
+    """Returns one attempt at each of `count` unseen tasks, the same for every run and every
+    evaluation."""
     tasks = _unseen(0, count, families)
     return [EpisodeKey(f"eval/{name}", i, 0, task) for i, task in enumerate(tasks)]
 
@@ -62,7 +63,8 @@ def _unseen(offset: int, count: int, families: Sequence[str]) -> list[Task]:
 
 
 def evaluation_keys(name: str, config: EvalConfig, worlds: WorldsConfig) -> list[EpisodeKey]:
-    """One attempt at each unseen task of the trained families, and then of the held-out ones."""
+    """Returns one attempt at each unseen task of the trained families, and then of the held-out
+    ones."""
     return [
         *evaluation(name, config.tasks, worlds.train_families),
         *evaluation(f"{name}/held_out", config.held_out_tasks, worlds.held_out_families),
@@ -70,8 +72,8 @@ def evaluation_keys(name: str, config: EvalConfig, worlds: WorldsConfig) -> list
 
 
 def require_judged(evaluation: Evaluation, episodes: int) -> None:
-    """RunFailed if less than half of the episodes could be judged: the rate over the rest would
-    depend on which episodes the system could finish, and not only on the policy."""
+    """Raises RunFailed if less than half of the episodes could be judged: the rate over the rest
+    would depend on which episodes the system could finish, and not only on the policy."""
     if 2 * evaluation.judged < episodes:
         raise RunFailed(
             f"of {episodes} episodes of evaluation {evaluation.name} only {evaluation.judged} "
@@ -128,11 +130,12 @@ class Cursor:
     resampling: dict[str, Any] | None = None
 
     def is_open(self, group: int) -> bool:
-        """Whether a run that continues here still plays the group."""
+        """Returns whether a run that continues here still plays the group."""
         return group in self.groups or group >= self.next_group
 
     def after(self, groups: Sequence[Group]) -> Cursor:
-        """The cursor after an update on `groups`, which increments the version of the weights."""
+        """Returns the cursor after an update on `groups`, which increments the version of the
+        weights."""
         members = [t for group in groups if not group.is_reused for t in group.members]
         ages = [age(self.step, t.start_version) for group in groups for t in group.valid]
         return dataclasses.replace(

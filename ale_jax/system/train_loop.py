@@ -35,13 +35,13 @@ class TrainedRun(Protocol):
     """What the train loop asks of the run around it."""
 
     def save(self, cursor: Cursor, resampling: Snapshot) -> None:
-        """Called after every step."""
+        """Saves the state; called after every step."""
 
     def publish(self, version: int) -> None:
         """Hands the new weights and their version to the engine."""
 
     def report(self, step: StepReport) -> None:
-        """Called after every publish."""
+        """Reports a step; called after every publish."""
 
     def check_stop(self) -> None:
         """Raises KeyboardInterrupt if the run should stop; called where nothing is half done."""

@@ -44,8 +44,9 @@ CRITICS_STREAM, ATTENTION_CREDIT_STREAM = 1, 2  # of the run's key
 
 
 class Trainer:
-    """state: of the policy; None before the first command that makes one. updates: how many
-    commands have changed it or a critic."""
+    """Holds the training state of one process, and changes it by commands. state: of the policy;
+    None before the first command that makes one. updates: how many commands have changed it or a
+    critic."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class Trainer:
         self.engines: Engines | None = None
 
     def make_learner(self) -> Learner:
-        """What decides, in the first process, on the updates that this trainer makes."""
+        """Makes what decides, in the first process, on the updates that this trainer makes."""
         config = self.config
         amplified = config.attention_credit.credit != "none"
         return Learner(LearnerOptions(config.algo, config.critics, amplified, self.shape), self)
@@ -116,14 +117,15 @@ class Trainer:
 
     @command(forgets=True)
     def supervise(self, batches: Sequence[Any], loss_denominator: float) -> Metrics:
-        """One update of the supervised loss, Eq 1. The sums are still on the device."""
+        """Makes one update of the supervised loss, Eq 1, and returns its sums. The sums are still
+        on the device."""
         denominator = np.float32(loss_denominator)
         self.state, sums, _ = self._supervised_step(self.begun, batches, denominator)
         return sums
 
     @command(forgets=True)
     def probability(self, batches: Sequence[Any]) -> float:
-        """The sum over all samples of the probability of their policy tokens."""
+        """Returns the sum over all samples of the probability of their policy tokens."""
         return sum(self._probability(self.begun.params, batch) for batch in batches)
 
     @command()
@@ -142,13 +144,13 @@ class Trainer:
 
     @command(forgets=True)
     def begin_step(self, version: int) -> None:
-        """version: of the present weights, which are kept as long as tokens of theirs may come."""
+        """Keeps the present weights as long as tokens of theirs may come. version: of these."""
         self._history.keep(version, self.begun.params)
 
     @command(rows=True)
     def logp(self, batches: Sequence[Any], weights: int | str) -> list[np.ndarray]:
-        """The log-probability of each policy token, float32 [B, T] for each batch; 0 elsewhere.
-        weights: a version, or REFERENCE."""
+        """Returns the log-probability of each policy token, float32 [B, T] for each batch; 0
+        elsewhere. weights: a version, or REFERENCE."""
         if isinstance(weights, str):
             assert weights == REFERENCE and self._reference is not None, "read the reference first"
             params = self._reference
@@ -158,12 +160,12 @@ class Trainer:
 
     @command(rows=True)
     def values(self, batches: Sequence[Any]) -> list[list[np.ndarray]]:
-        """See `Critics.values`."""
+        """Returns the values V(s_t) of each critic (`Critics.values`)."""
         return self.begun_critics.values(batches)
 
     @command(rows=True)
     def attention_factors(self, batches: Sequence[Any], version: int) -> list[np.ndarray]:
-        """See `make_factors`."""
+        """Returns the factors of attention credit for each batch (`make_factors`)."""
         hp, chunks = self.config.attention_credit, self.shape.chunks_per_pack
         key = jax.random.fold_in(jax.random.key(self.config.seed), ATTENTION_CREDIT_STREAM)
         factors = make_factors(self.policy, hp, chunks, self.mesh, self.model.compute)
@@ -171,7 +173,8 @@ class Trainer:
 
     @command()
     def update(self, batches: Sequence[Any], loss_denominator: float) -> Metrics:
-        """One update of the policy. The sums are still on the device."""
+        """Updates the policy once and returns sums of the step. The sums are still on the
+        device."""
         self.updates += 1
         denominator = np.float32(loss_denominator)
         self.state, sums, self._token_updates = self._step(self.begun, batches, denominator)
@@ -179,18 +182,18 @@ class Trainer:
 
     @command()
     def begin_decay(self) -> None:
-        """The policy's learning rate falls from now on, if that has not begun."""
+        """Lets the policy's learning rate fall from now on, unless it falls already."""
         state = self.begun
         self.state = dataclasses.replace(state, opt_state=begin_decay(state.opt_state))
 
     @command(rows=True)
     def token_updates(self) -> list[TokenUpdate]:
-        """What the last update was to the tokens of each of its batches."""
+        """Returns what the last update was to the tokens of each of its batches."""
         return [TokenUpdate(*map(own_rows, each)) for each in self._token_updates]
 
     @command()
     def update_critic(self, batches: Sequence[Any], number: int, tokens: int) -> Metrics:
-        """See `Critics.update`."""
+        """Updates the critic `number` once (`Critics.update`)."""
         self.updates += 1
         return self.begun_critics.update(batches, number, tokens)
 
@@ -207,7 +210,7 @@ class Trainer:
             self.engines.publish(weights, version)
 
     def open_engines(self, stop_ids: tuple[int, ...]) -> Engines:
-        """This process's engines, with the weights that were published."""
+        """Opens this process's engines, with the weights that were published."""
         assert self._published is not None, "publish weights first, and open the engines once"
         config, (weights, version) = self.config, self._published
         meshes = engine_meshes(self.mesh, config.rollout.devices_per_engine)
@@ -242,7 +245,7 @@ class Trainer:
 
     @cached_property
     def files(self) -> OrbaxFiles:
-        """Of this process."""
+        """The files that this process writes and reads."""
         return OrbaxFiles()
 
     def close(self) -> None:
@@ -252,7 +255,7 @@ class Trainer:
 
 
 class TrainerFiles:
-    """For `Checkpoints`: the files of a trainer on all processes. States are called by name.
+    """Gives `Checkpoints` the files of a trainer on all processes. States are called by name.
 
     trainer: set as soon as the model is known, which may be read from the run's folder.
     """

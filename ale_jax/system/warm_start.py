@@ -85,7 +85,7 @@ def warm_start(
 
 
 def make_supervised_step(model: ModelSpec, optimizer: optax.GradientTransformation) -> TrainStep:
-    """A training step of the supervised loss, Eq 1."""
+    """Returns a training step of the supervised loss, Eq 1."""
 
     def loss_fn(scores, arrays, loss_denominator):
         return sft_loss(scores.logp_BT, arrays["chunk_BT"], loss_denominator)

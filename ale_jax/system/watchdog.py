@@ -19,7 +19,8 @@ _log = logging.getLogger(__name__)
 
 
 class Sign(NamedTuple):
-    """progress: changes when something is finished. waits_for: what the next thing depends on."""
+    """What the watchdog sees of a run. progress: changes when something is finished. waits_for:
+    what the next thing depends on."""
 
     progress: Hashable
     waits_for: str

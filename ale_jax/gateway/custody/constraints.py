@@ -103,7 +103,8 @@ class LogitsBias:
         return [TokenConstraint(bias_V=self.bias_V(ids, may_end=len(ids) >= self.min_tokens))]
 
     def bias_V(self, ids: np.ndarray, may_end: bool) -> np.ndarray:
-        """may_end: whether the reply may end here."""
+        """Returns what is added to the logits of the next token, float32 [V]. may_end: whether the
+        reply may end here."""
         count_V = np.bincount(ids, minlength=self.vocab_size).astype(np.float32)
         bias_V = -self.frequency * count_V - self.presence * (count_V > 0)
         bias_V = bias_V.astype(np.float32)

@@ -49,7 +49,7 @@ class EnginePolicy:
         key: np.ndarray,
         stop_checker: StopChecker | None,
     ) -> Future[Sampled]:
-        """ValueError for options that are none."""
+        """Asks the engine for a reply. ValueError for options that it cannot honour."""
         asked = {
             name: getattr(options, name) for name in ("temperature", "top_k", "top_p", "min_p")
         }

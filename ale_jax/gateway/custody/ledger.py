@@ -77,8 +77,9 @@ class _Conversation:
 
 
 def conversation_key(seed: int, key: EpisodeKey, redraw: int = 0, number: int = 0) -> np.ndarray:
-    """Threefry key data [2] of an episode's conversation. It only depends on the episode's position
-    in the run, so that a retried, resumed or differently scheduled episode draws the same numbers.
+    """Returns the Threefry key data [2] of an episode's conversation. It only depends on the
+    episode's position in the run, so that a retried, resumed or differently scheduled episode draws
+    the same numbers.
 
     redraw: how many episodes at this key were rejected for their behaviour, which the next one
     should not repeat. number: of the conversation, in an episode that has several.
@@ -159,7 +160,7 @@ class Ledger:
         self.episodes.open(episode, name)
 
     def activity(self, name: str) -> Activity:
-        """What the agent's side of an open conversation does at present."""
+        """Returns what the agent's side of an open conversation does at present."""
         with self._lock:
             return self._open[name].agent.read(time.monotonic())
 
@@ -170,8 +171,8 @@ class Ledger:
         episode.stop()
 
     def start_version(self, name: str) -> int | None:
-        """The version that sampled the first token of an open conversation; None before its first
-        reply."""
+        """Returns the version that sampled the first token of an open conversation; None before its
+        first reply."""
         with self._lock:
             episode = self._open[name].episode
         return episode.tree.start_version

@@ -26,7 +26,8 @@ class MaskTable:
         self._lock = threading.Lock()
 
     def number(self, allowed_w: np.ndarray) -> int:
-        """Of a mask, int32 [w], or FORCED if it allows a single token, which then needs no mask.
+        """Returns the number of a mask, int32 [w], or FORCED if it allows a single token, which
+        then needs no mask.
 
         Raises:
           ApiError: 400, if there is no room for another mask.
@@ -45,7 +46,7 @@ class MaskTable:
             return self._number_of.setdefault(mask, len(self._number_of))
 
     def masks(self) -> np.ndarray | None:
-        """All of them, by number, int32 [I, w]; None if no token was ever held to one."""
+        """Returns all masks, by number, int32 [I, w]; None if no token was ever held to one."""
         if self._num_words is None:
             return None
         with self._lock:
@@ -54,14 +55,14 @@ class MaskTable:
 
 
 def only_token(allowed_w: np.ndarray) -> int | None:
-    """The only token that a mask, int32 [w], allows; None if it allows several, or none."""
+    """Returns the only token that a mask, int32 [w], allows; None if it allows several, or none."""
     words = np.flatnonzero(allowed_w)
     bits = int(allowed_w[words[0]]) & 0xFFFFFFFF if len(words) == 1 else 0
     return int(MASK_WORD * words[0]) + bits.bit_length() - 1 if bits.bit_count() == 1 else None
 
 
 def allows_only(allowed_w: np.ndarray, tokens: Sequence[int]) -> bool:
-    """Whether a mask, int32 [w], allows none but these tokens."""
+    """Returns whether a mask, int32 [w], allows none but these tokens."""
     others_w = allowed_w.view(np.uint32).copy()
     for token in tokens:
         others_w[token // MASK_WORD] &= ~np.uint32(1 << token % MASK_WORD)

@@ -101,7 +101,7 @@ class Call:
         return self.sampled
 
     def path(self) -> list[Call]:
-        """The calls from the beginning of the conversation to this one."""
+        """Returns the calls from the beginning of the conversation to this one."""
         found: list[Call] = []
         call: Call | None = self
         while call is not None:
@@ -110,7 +110,7 @@ class Call:
         return found[::-1]
 
     def context_ids(self) -> np.ndarray:
-        """All ids before the reply."""
+        """Returns all ids before the reply."""
         ids = [part for call in self.path()[:-1] for part in (call.prompt_ids, call.answer.ids)]
         return np.concatenate([*ids, self.prompt_ids])
 
@@ -130,10 +130,10 @@ class Branch:
 
 @dataclasses.dataclass
 class TreeCounts:
-    """forks: calls that do not continue the newest reply of their conversation. edited: of these,
-    those after a reply that the agent has changed. ambiguous: calls that continue one of several
-    replies with the same text and other ids. lost: calls that the agent may have no answer to.
-    left_out: sampled tokens that the chosen branches do not have."""
+    """What a token tree counts. forks: calls that do not continue the newest reply of their
+    conversation. edited: of these, those after a reply that the agent has changed. ambiguous: calls
+    that continue one of several replies with the same text and other ids. lost: calls that the
+    agent may have no answer to. left_out: sampled tokens that the chosen branches do not have."""
 
     forks: int = 0
     edited: int = 0
@@ -143,7 +143,7 @@ class TreeCounts:
 
 
 class TokenTree:
-    """Of one episode. Thread-safe."""
+    """The calls of one episode, and which of them each one continues. Thread-safe."""
 
     def __init__(self, render: Render, remembered: int | None = None):
         """remembered: how many calls are known at most; the oldest that nothing continues is
@@ -157,7 +157,8 @@ class TokenTree:
         self.counts = TreeCounts()
 
     def begin(self, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]] = ()) -> Call:
-        """A call with these messages, which are the whole conversation as the agent tells it.
+        """Returns a call with these messages, which are the whole conversation as the agent tells
+        it.
 
         ValueError if there are none, or the policy's turn is over.
         """
@@ -167,7 +168,7 @@ class TokenTree:
         return call
 
     def begin_text(self, prompt_ids: np.ndarray) -> Call:
-        """A call that goes on with a text, and belongs to no conversation."""
+        """Returns a call that goes on with a text, and belongs to no conversation."""
         ids = np.asarray(prompt_ids, np.int32)
         call = Call(None, (), ids, text_key(ids))
         with self._lock:
@@ -175,7 +176,7 @@ class TokenTree:
         return call
 
     def place(self, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]] = ()) -> Call:
-        """Like `begin`, of a call that is not made."""
+        """Returns a call as `begin` does, without counting it, as it is not made."""
         if not messages or messages[-1].role == "assistant":
             raise ValueError("the last message must be one that the policy can answer")
         start = tools_key(tools)
@@ -247,8 +248,8 @@ class TokenTree:
             return len(self._lost_last)
 
     def branches(self, choice: BranchChoice) -> list[Branch]:
-        """What to train on, the branch with the most replies first. all: every reply once; longest:
-        the branch with the most tokens; leaf: that of the last answer."""
+        """Returns what to train on, the branch with the most replies first. all: every reply once;
+        longest: the branch with the most tokens; leaf: that of the last answer."""
         with self._lock:
             leaves = [call for call in self._calls if not (call.children or call.is_given)]
             leaves.sort(key=lambda call: -len(call.path()))
@@ -264,7 +265,8 @@ class TokenTree:
 
     @property
     def start_version(self) -> int | None:
-        """Of the weights that sampled the oldest first token; None before there is a reply."""
+        """The version of the weights that sampled the oldest first token; None before there is a
+        reply."""
         with self._lock:
             replies = [call.answer for call in self._calls if not call.is_given]
         return min((int(each.version[0]) for each in replies), default=None)

@@ -37,8 +37,9 @@ def trajectory_of(
     decode: Decode,
     mask_Iw: np.ndarray | None = None,
 ) -> Trajectory:
-    """branches: of the tree, the longest first; [] if the policy never wrote, for a trajectory
-    without turns. Each ends with the episode's reward. mask_Iw: as in `Trajectory`."""
+    """Makes the trajectory that is trained on. branches: of the tree, the longest first; [] if the
+    policy never wrote, for a trajectory without turns. Each ends with the episode's reward.
+    mask_Iw: as in `Trajectory`."""
     if not branches:
         return Trajectory(episode, (), start_version)
     longest, *side = [_side_branch(branch, episode.reward or 0.0, decode) for branch in branches]

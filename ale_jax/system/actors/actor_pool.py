@@ -96,7 +96,8 @@ class ActorPool:
         return ready
 
     def waiting_for(self) -> str:
-        """In words; empty if all actors are up. May be called from any thread."""
+        """Returns which actors are waited for, in words; empty if all are up. May be called from
+        any thread."""
         waiting = len(self.births)
         return f"{waiting} of {self._role.count} actors wait for a node" * bool(waiting)
 
@@ -139,8 +140,8 @@ class ActorPool:
         self.births[worker.birth] = worker
 
     def node_has_left(self, node: str) -> bool:
-        """Whether a node that an actor was up on is gone. Ray says so after ten seconds or more,
-        while the port of the node's Ray process refuses connections at once."""
+        """Returns whether a node that an actor was up on is gone. Ray says so after ten seconds or
+        more, while the port of the node's Ray process refuses connections at once."""
         if node not in self._nodes_left and not answers(self._raylets[node]):
             self._nodes_left.add(node)
         return node in self._nodes_left

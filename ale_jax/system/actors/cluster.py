@@ -54,7 +54,7 @@ class Cluster:
         threading.Thread(target=self._watch, name="ray-cluster", daemon=True).start()
 
     def check(self) -> None:
-        """RolloutsFailed if the cluster is gone."""
+        """Raises RolloutsFailed if the cluster is gone."""
         if self._failure:
             raise RolloutsFailed(f"{self._failure}: the same command continues, and {self._remedy}")
 
@@ -84,7 +84,8 @@ class Cluster:
 
 
 def check_address(address: str) -> None:
-    """ValueError unless a cluster can be joined at `address`: HOST:PORT of its head, or "auto".
+    """Raises ValueError unless a cluster can be joined at `address`: HOST:PORT of its head, or
+    "auto".
 
     Ray is only started after the warm start, and a typing error should not wait for that.
     """
@@ -115,7 +116,7 @@ def raylet_of(node: str) -> tuple[str, int]:
 
 
 def answers(address: tuple[str, int]) -> bool:
-    """Whether something accepts a connection at this address and port within ANSWER_S."""
+    """Returns whether something accepts a connection at this address and port within ANSWER_S."""
     try:
         connect(address)
     except OSError:
@@ -131,8 +132,8 @@ def connect(address: tuple[str, int]) -> None:
 
 @contextlib.contextmanager
 def ray_cluster(actors: int, address: str = "") -> Iterator[Cluster]:
-    """Ray with a CPU for each of `actors`, until the block ends; or the cluster at `address`, of
-    whatever size, since nodes may join it later.
+    """Starts Ray with a CPU for each of `actors`, until the block ends; or the cluster at
+    `address`, of whatever size, since nodes may join it later.
 
     address: of a cluster to join ("auto", or host:port of its head); empty: start a local one.
     Errors: ValueError if there is no cluster at `address`, or it cannot be joined from here.

@@ -23,7 +23,8 @@ PACKAGE = Path(errors.__file__).parent
 
 @functools.cache
 def own_code() -> dict[str, str]:
-    """The versions of Python, Ray and ale-jax of this process, and a digest of ale-jax's files."""
+    """Returns the versions of Python, Ray and ale-jax of this process, and a digest of ale-jax's
+    files."""
     return {
         "python": platform.python_version(),
         "ray": ray.__version__,
@@ -46,7 +47,7 @@ def source_digest(package: Path) -> str:
 
 
 def differing(theirs: dict[str, str], ours: dict[str, str]) -> str:
-    """How two processes' code differs, in words; empty if it is the same."""
+    """Returns how two processes' code differs, in words; empty if it is the same."""
     names = [name for name in ours if theirs.get(name) != ours[name]]
     if not names:
         return ""

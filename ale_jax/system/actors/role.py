@@ -13,8 +13,8 @@ from ale_jax.config.rollout import PlacementConfig
 
 @dataclasses.dataclass(frozen=True)
 class Role:
-    """name: of one actor, in messages. actor: the class. count: number of actors. concurrency:
-    calls that an actor answers at once. placement: of each actor."""
+    """What an actor is started for. name: of one actor, in messages. actor: the class. count:
+    number of actors. concurrency: calls that an actor answers at once. placement: of each actor."""
 
     name: str
     actor: type
@@ -42,7 +42,7 @@ def start_actor(role: Role, *arguments: Any) -> ActorHandle:
 
 
 def shortage(placement: PlacementConfig) -> str:
-    """What an actor needs, and which of it the cluster has not, in words."""
+    """Returns what an actor needs, and which of it the cluster has not, in words."""
     needs, labels = _needs(placement), placement.node_labels
     nodes = [node for node in ray.nodes() if node["Alive"]]
     labelled = [node for node in nodes if labels.items() <= node["Labels"].items()]

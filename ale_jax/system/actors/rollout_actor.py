@@ -49,7 +49,8 @@ class RolloutActor:
         self._worker: RolloutWorker | None = None
 
     def birth(self, code: dict[str, str]) -> Birth:
-        """code: of the caller."""
+        """Makes the worker, unless this process has other code, and tells where it is. code: of the
+        caller."""
         if own_code() == code:
             self._worker = RolloutWorker(self._spec, registry)
         node = ray.get_runtime_context().get_node_id()
@@ -150,7 +151,7 @@ class WorkerHandle:
         return self._actor.close.remote()
 
     def kill(self, answers: bool) -> None:
-        """answers: whether the actor still answers calls."""
+        """Kills the actor. answers: whether the actor still answers calls."""
         ray.kill(self._actor)
         here = ray.get_runtime_context().get_node_id()
         if not answers and self.born and self.born.node == here and _is_ray_actor(self.born.pid):

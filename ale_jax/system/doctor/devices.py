@@ -30,8 +30,8 @@ SUM_S = 60.0  # for all devices to add up one number each
 
 
 def check_mesh(config: RunConfig, kind: str, count: int) -> Finding:
-    """Whether the mesh fits on `count` devices, and whether these are what the config is meant
-    for. kind: jax's name of them."""
+    """Checks whether the mesh fits on `count` devices, and whether these are what the config is
+    meant for. kind: jax's name of them."""
     name, hardware = "devices", config.hardware
     found = f"{count} x {kind}"
     if hardware.chip:
@@ -52,9 +52,9 @@ def is_chip(kind: str, chip: str) -> bool:
 
 
 def check_grouped_product() -> Finding:
-    """What the compiler makes of `ragged_dot`: a compiler that was not made for this jaxlib may
-    multiply every row with every group's matrix, without saying so. The project has products of its
-    own for its experts, so this is only a sign of the pair."""
+    """Checks what the compiler makes of `ragged_dot`: a compiler that was not made for this jaxlib
+    may multiply every row with every group's matrix, without saying so. The project has products of
+    its own for its experts, so this is only a sign of the pair."""
     return judge_cost(jax.local_devices()[0].platform, grouped_product_cost())
 
 
@@ -83,8 +83,8 @@ def judge_cost(platform: str, cost: float) -> Finding:
 
 
 def check_sum() -> Finding:
-    """Whether all devices of all processes can add up one number each. All processes must call it.
-    Errors: TimeoutError."""
+    """Checks whether all devices of all processes can add up one number each. All processes must
+    call it. Errors: TimeoutError."""
     count = jax.device_count()
     expected = count * (count + 1) // 2
     totals = sorted(set(_within(SUM_S, "the devices have not added up their numbers")))

@@ -41,7 +41,7 @@ class Finding:
 
     @classmethod
     def parse(cls, fields: Any) -> Finding:
-        """From what another process sent. ValueError if it is no finding."""
+        """Parses what another process sent. ValueError if it is no finding."""
         if not isinstance(fields, list) or len(fields) != len(dataclasses.fields(cls)):
             raise ValueError(f"{fields!r:.80} is no finding")
         name, state, found, remedy = map(str, fields)

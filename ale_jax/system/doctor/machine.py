@@ -33,7 +33,8 @@ SHM = Path("/dev/shm")
 
 
 def check_open_files(conversations: int) -> Finding:
-    """conversations: at once, each with a sandbox and connections."""
+    """Checks that this process may open enough files. conversations: at once, each with a sandbox
+    and connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     need = FILES_BESIDE + FILES_EACH * conversations
     found = f"{soft} at once, and {conversations} conversations may need {need}"
@@ -46,7 +47,7 @@ def check_open_files(conversations: int) -> Finding:
 
 
 def check_shared_memory(folder: Path = SHM) -> Finding:
-    """Whether Ray's object store fits where Ray puts it."""
+    """Checks whether Ray's object store fits where Ray puts it."""
     free, need = shutil.disk_usage(folder).free, OBJECT_STORE_BYTES
     found = f"{free >> 20} MiB are free in {folder}, and Ray's object store takes {need >> 20}"
     if free >= need:
@@ -78,8 +79,8 @@ class HostNeeds:
 
 
 def check_device_memory(config: RunConfig) -> Finding:
-    """Whether the rows, weights and memory of the run fit on the devices. Errors: ValueError, and
-    OSError for initial weights that cannot be read."""
+    """Checks whether the rows, weights and memory of the run fit on the devices. Errors:
+    ValueError, and OSError for initial weights that cannot be read."""
     check_devices(config)
     plan = plan_here(config)
     has = f" of {plan.has / GIB:.1f}" if plan.has else ""
@@ -93,7 +94,8 @@ def plan_here(config: RunConfig) -> Plan:
 
 
 def host_needs(config: RunConfig, leads: bool) -> HostNeeds:
-    """leads: whether this is the first process, which has the sandboxes and Ray."""
+    """Returns what the run needs of this machine's memory. leads: whether this is the first
+    process, which has the sandboxes and Ray."""
     plan, rollout, spec = plan_here(config), config.rollout, sandboxed(config)
     sandboxes = rollout.actors * rollout.episodes_per_actor if spec and leads else 0
     return HostNeeds(
@@ -105,8 +107,8 @@ def host_needs(config: RunConfig, leads: bool) -> HostNeeds:
 
 
 def check_host_memory(needs: HostNeeds, usable: int | None = None) -> Finding:
-    """usable: bytes of the machine that a run may have; None: 90 % of this machine's, or of what
-    the control group of this process allows."""
+    """Checks that the run fits into this machine's memory. usable: bytes of the machine that a run
+    may have; None: 90 % of this machine's, or of what the control group of this process allows."""
     name, usable = "host memory", (memory_here_mb() << 20) if usable is None else usable
     found = (
         f"{_gib(usable)} GiB are usable; needed are {_gib(needs.certain)} (arrays "
@@ -130,9 +132,9 @@ def _gib(size: int) -> str:
 
 
 def check_folder(name: str, folder: Path, remedy: str) -> Finding:
-    """Whether files in `folder` can be written, synchronized, replaced and claimed by a lease, and
-    folders renamed. Tries it in the folder, or where that would be made, and leaves nothing there.
-    """
+    """Checks whether files in `folder` can be written, synchronized, replaced and claimed by a
+    lease, and folders renamed. Tries it in the folder, or where that would be made, and leaves
+    nothing there."""
     place = existing(folder)
     try:
         with tempfile.TemporaryDirectory(prefix=".ale-doctor-", dir=place) as own:
@@ -155,8 +157,8 @@ def _write_as_a_run_does(folder: Path) -> None:
 
 
 def check_room(folder: Path, keep: int, each: int) -> Finding:
-    """Whether the disk has room for the checkpoints of a run, as the run itself asks when it starts
-    (`Checkpoints.require_room`). each: bytes of a checkpoint."""
+    """Checks whether the disk has room for the checkpoints of a run, as the run itself asks when it
+    starts (`Checkpoints.require_room`). each: bytes of a checkpoint."""
     complete = len(complete_checkpoints(folder / CHECKPOINTS_DIR))
     needed = bytes_to_come(keep, complete, each)
     free = shutil.disk_usage(existing(folder)).free
@@ -178,7 +180,7 @@ def check_compilation_cache(config: RunConfig) -> Finding:
 
 
 def checkpoint_bytes(config: RunConfig) -> int:
-    """Bytes of the state in a checkpoint of all processes, without making it."""
+    """Returns the bytes of the state in a checkpoint of all processes, without making it."""
     # With a tokenizer of its own, the vocabulary is only known when that is loaded.
     policy = config.policy_shape(config.tokenizer.vocab_size)
     whole = abstract_whole(config, policy, abstract_mesh(mesh_sizes(MeshShape(), 1)))
@@ -186,7 +188,7 @@ def checkpoint_bytes(config: RunConfig) -> int:
 
 
 def existing(folder: Path) -> Path:
-    """`folder`, or the nearest above it that exists."""
+    """Returns `folder`, or the nearest above it that exists."""
     return next(each for each in (folder, *folder.parents) if each.exists())
 
 

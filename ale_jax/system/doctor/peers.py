@@ -38,21 +38,22 @@ Clock = Callable[[], float]  # seconds since 1970
 
 @dataclasses.dataclass(frozen=True)
 class Trip:
-    """round_trip, ahead: of the fastest trip to a process, and of its clock, in seconds."""
+    """How far away a process is. round_trip, ahead: of the fastest trip to a process, and of its
+    clock, in seconds."""
 
     round_trip: float
     ahead: float
 
 
 def own_facts(config: RunConfig) -> dict[str, Any]:
-    """What must be the same in all processes. digest: the one that a run compares."""
+    """Returns what must be the same in all processes. digest: the one that a run compares."""
     versions = {name: version(name) for name in PACKAGES} | accelerators(requires("jax"), find)
     kind = jax.local_devices()[0].device_kind
     return {"digest": digest(config.to_json()), "kind of device": kind, **versions}
 
 
 def connect(coordinator: str) -> dict[int, Connection]:
-    """The connections to all others in the first process, to the first one in the others.
+    """Makes the connections to all others in the first process, to the first one in the others.
 
     Errors: OSError, ValueError.
     """
@@ -68,7 +69,8 @@ def connect(coordinator: str) -> dict[int, Connection]:
 def compare(
     followers: Mapping[int, Connection], facts: Mapping[str, Any], clock: Clock
 ) -> Iterator[Finding]:
-    """In the first process: how far away all others are, what they are, and what they found.
+    """Compares, in the first process, all others: how far away all others are, what they are, and
+    what they found.
 
     Errors: OSError if one of them is gone, ValueError if it sent something else.
     """
@@ -82,7 +84,7 @@ def compare(
 
 
 def add_up(followers: Mapping[int, Connection]) -> Iterator[Finding]:
-    """In the first process: whether the devices of all can add up, as each process finds.
+    """Returns, in the first process, whether the devices of all can add up, as each process finds.
 
     Errors: OSError.
     """
@@ -140,7 +142,8 @@ def describe_trips(trips: Mapping[int, Trip]) -> Finding:
 
 
 def check_clocks(ahead: Mapping[int, float]) -> Finding:
-    """ahead: of the clock of each other process, in seconds, before that of the first one."""
+    """Checks that the clocks of all processes agree. ahead: of the clock of each other process, in
+    seconds, before that of the first one."""
     all_ahead = {0: 0.0, **ahead}
     first, last = (pick(all_ahead, key=all_ahead.get) for pick in (min, max))
     apart = all_ahead[last] - all_ahead[first]
@@ -151,7 +154,7 @@ def check_clocks(ahead: Mapping[int, float]) -> Finding:
 
 
 def check_alike(own: Mapping[str, Any], others: Mapping[int, Mapping[str, Any]]) -> Finding:
-    """Whether the facts of all processes are those of the first one."""
+    """Checks whether the facts of all processes are those of the first one."""
     name, wrong = "alike", []
     for process, facts in others.items():
         if not isinstance(facts, Mapping):
@@ -171,7 +174,8 @@ def check_alike(own: Mapping[str, Any], others: Mapping[int, Mapping[str, Any]])
 
 
 def others_findings(process: int, sent: Sequence[Any]) -> Iterator[Finding]:
-    """What another process found, all of it if it is not ok. ValueError if it is something else."""
+    """Returns what another process found, all of it if it is not ok. ValueError if it is something
+    else."""
     findings = list(map(Finding.parse, sent))
     bad = [finding for finding in findings if finding.state is not State.OK]
     for finding in bad:

@@ -27,7 +27,7 @@ AGAIN = "start the same line on all hosts, each with its own --process"
 def check_coordinator(
     address: str, processes: int, process: int, seconds: float = WAIT_S
 ) -> Finding:
-    """Whether all processes come to HOST:PORT, where process 0 listens, within `seconds`.
+    """Checks whether all processes come to HOST:PORT, where process 0 listens, within `seconds`.
 
     Errors: ValueError, OSError.
     """

@@ -28,7 +28,7 @@ Find = Callable[[str], str | None]  # from a package's name to its version, None
 
 
 def software_report(process: int) -> Report:
-    """A report that begins with the versions. process: the number of this one."""
+    """Returns a report that begins with the versions. process: the number of this one."""
     report = Report(process)
     if find(OURSELVES) is None:
         report.add(fail("versions", f"{OURSELVES} is not installed", "make install"))
@@ -48,13 +48,15 @@ def find(name: str) -> str | None:
 
 
 def accelerators(requirements: Sequence[str], find: Find) -> dict[str, str]:
-    """Version of each accelerator's package that is installed, of those that jax names."""
+    """Returns the version of each accelerator's package that is installed, of those that jax
+    names."""
     names = {canonicalize_name(Requirement(each).name) for each in requirements}
     return {n: have for n in sorted(names) if ACCELERATOR.fullmatch(n) and (have := find(n))}
 
 
 def check_versions(requirements: Sequence[str], find: Find) -> Finding:
-    """requirements: as packages state them, e.g. "jax>=0.10"; extras are left out."""
+    """Checks the versions of the installed packages. requirements: as packages state them, e.g.
+    "jax>=0.10"; extras are left out."""
     needed = [r for r in map(Requirement, requirements) if _applies(r, "")]
     if wrong := list(unmet(needed, find)):
         return fail("versions", "; ".join(wrong), "make install, in a new .venv if it persists")
@@ -62,7 +64,7 @@ def check_versions(requirements: Sequence[str], find: Find) -> Finding:
 
 
 def check_accelerator(requirements: Sequence[str], find: Find) -> Finding:
-    """Whether the accelerator's package and jaxlib are the pair that jax was released with.
+    """Checks whether the accelerator's package and jaxlib are the pair that jax was released with.
 
     requirements: jax's own, with its extras.
     """

@@ -55,7 +55,7 @@ class NodeActor:
     async def converse(
         self, key: str, method: str, *arguments: Any
     ) -> AsyncGenerator[tuple[str, bytes | int], None]:
-        """method: of the pool, "terminal" or "relay".
+        """Holds a conversation with a sandbox. method: of the pool, "terminal" or "relay".
 
         Yields ("open", b"") once `key` accepts input, then the output, then ("exit", code).
         """
@@ -79,8 +79,8 @@ class NodeActor:
             await job.resize(rows, columns)
 
     async def report(self, after: int, held_seconds: float) -> NodeReport:
-        """after: number of the last event that the caller knows. held_seconds: delay before the
-        answer."""
+        """Returns the node's report. after: number of the last event that the caller knows.
+        held_seconds: delay before the answer."""
         await asyncio.sleep(held_seconds)
         (status,) = await self._pool.nodes()
         events = (await self._pool.events_after(after)).events

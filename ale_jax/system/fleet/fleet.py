@@ -123,7 +123,8 @@ class Fleet:
         return self._routes.held(owner)
 
     def free(self) -> Room:
-        """What is free on all nodes together, after the starts that no node was given yet."""
+        """Returns what is free on all nodes together, after the starts that no node was given
+        yet."""
         free = sum((node.capacity - node.taken for node in self._nodes.up()), Room())
         return free - self._routes.unplaced
 
@@ -140,8 +141,8 @@ class Fleet:
         return totals
 
     async def statuses(self) -> Sequence[Status]:
-        """The statuses on all nodes that answer, and of sandboxes that are on no node because they
-        are still starting, or have ended."""
+        """Returns the statuses on all nodes that answer, and of sandboxes that are on no node
+        because they are still starting, or have ended."""
         elsewhere = (route.last for route in self._routes.routes.values() if route.node is None)
         found = {status.id: status for status in elsewhere}
         asked = [node.ask(ASK_S, "statuses") for node in self._nodes.up()]
@@ -227,7 +228,8 @@ class Fleet:
         return [node.last.status for node in self._nodes.all.values() if node.last is not None]
 
     async def events_after(self, number: int) -> Events:
-        """The events of the nodes are included as they arrive with the nodes' reports."""
+        """Returns the events after a number. Those of the nodes are included as they arrive with
+        the nodes' reports."""
         return self._events.after(number)
 
     async def close(self) -> None:

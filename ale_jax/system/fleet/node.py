@@ -114,7 +114,7 @@ class Node:
         self.joined.set()
 
     async def look(self, held_seconds: float = 0.0) -> NodeReport:
-        """The node's report. Errors: NodeLost, if the node died or is silent.
+        """Returns the node's report. Errors: NodeLost, if the node died or is silent.
 
         held_seconds: how long the node delays its answer. While a call is pending, the death of the
         node is noticed at once, because the call fails.

@@ -161,7 +161,8 @@ class Nodes:
 
 
 async def refuses(address: str, port: int) -> bool:
-    """Whether the machine refuses connections to the port. No answer at all does not count."""
+    """Returns whether the machine refuses connections to the port. No answer at all does not
+    count."""
     try:
         async with asyncio.timeout(KNOCK_S):
             _, writer = await asyncio.open_connection(address, port)

@@ -79,7 +79,8 @@ class Route:
         self.term = self.term or (self.last.started_at, self.request.deadline_seconds)
 
     def to_place(self) -> StartRequest:
-        """The request with what is left of its term. A fork begins with the request itself."""
+        """Returns the request with what is left of its term. A fork begins with the request
+        itself."""
         if self.term is None:
             return self.request
         since, seconds = self.term
@@ -95,7 +96,7 @@ class Route:
 
 
 def begin(request: StartRequest) -> Route:
-    """The route of a new sandbox, whose node is not known yet."""
+    """Returns the route of a new sandbox, whose node is not known yet."""
     now = time.time()
     status = Status(
         id=request.id,
@@ -140,14 +141,15 @@ class FarTerminal:
         await self._node.tell(None, "resize", self._key, rows, columns)
 
     async def wait(self) -> int:
-        """The exit code. Call it only after `receive` has returned None."""
+        """Returns the exit code. Call it only after `receive` has returned None."""
         assert self._exit_code is not None
         return self._exit_code
 
 
 @contextlib.asynccontextmanager
 async def converse(node: Node, method: str, *arguments: Any) -> AsyncIterator[FarTerminal]:
-    """What the pool's `method` opens, until the end of the block. Errors: the pool's, NodeLost."""
+    """Opens what the pool's `method` opens, until the end of the block. Errors: the pool's,
+    NodeLost."""
     key = new_id()
     pieces = node.stream("converse", key, method, *arguments)
     async with contextlib.aclosing(pieces):

@@ -167,7 +167,7 @@ class Routes:
         return route.told(status) if route and route.node else status
 
     async def settled(self, id: str) -> Route:
-        """The route of a sandbox; waits while it is starting. Errors: SandboxGone."""
+        """Returns the route of a sandbox; waits while it is starting. Errors: SandboxGone."""
         route = self.route(id)
         try:
             await asyncio.shield(route.arrival)

@@ -52,7 +52,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def fleet(runtime_name: str, spec: SandboxSpec, options: PoolOptions) -> tuple[Fleet, str]:
-    """The fleet of the cluster that this process has joined. Each node picks its own runtime."""
+    """Returns the fleet of the cluster that this process has joined. Each node picks its own
+    runtime."""
     # So that joined and lost nodes are logged.
     logging.getLogger(log_event.__module__).setLevel(logging.INFO)
     return Fleet(functools.partial(pick_runtime, runtime_name, spec), options), "all Ray nodes"

@@ -23,9 +23,9 @@ from ale_jax.system.rollouts.policy_replicas import PolicyReplica
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """rows: whether the result is a tree of rows, of which each process has its own. forgets:
-    whether no later command is given the arrays of earlier ones. waits: whether the first process
-    waits until all have made the call."""
+    """A method that all processes execute. rows: whether the result is a tree of rows, of which
+    each process has its own. forgets: whether no later command is given the arrays of earlier ones.
+    waits: whether the first process waits until all have made the call."""
 
     call: Callable[..., Any]
     takes_batches: bool
@@ -72,15 +72,16 @@ class Processes(Protocol):
         machine, as rollout workers on other nodes reach it; empty if there are none."""
 
     def digests(self, folder: Path) -> Digests:
-        """Of all files below a folder that all of them see; each reads its own. From any thread.
+        """Returns the digests of all files below a folder that all of them see; each reads its own.
+        From any thread.
 
         OSError if a file cannot be read."""
 
     def traffic(self) -> list[Traffic]:
-        """With each of the others, since the start."""
+        """Returns what was sent to each of the others since the start."""
 
     def check(self) -> None:
-        """RunFailed if one of them is lost."""
+        """Raises RunFailed if one of them is lost."""
 
 
 class Alone:

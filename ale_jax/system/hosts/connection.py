@@ -67,7 +67,8 @@ class Connection:
             raise Gone(f"the connection ended ({error})") from error
 
     def receive_hello(self) -> dict[str, Any]:
-        """The first frame, from whoever has connected: a small header, soon. Errors: Gone."""
+        """Returns the first frame, from whoever has connected: a small header, soon. Errors:
+        Gone."""
         timer = threading.Timer(HELLO_S, self._hang_up)
         timer.start()
         try:
@@ -76,7 +77,7 @@ class Connection:
             timer.cancel()
 
     def receive(self) -> Frame:
-        """The next frame that is no mere sign of life. Errors: Gone."""
+        """Returns the next frame that is no mere sign of life. Errors: Gone."""
         return self._next(MAX_HEADER_BYTES, MAX_PAYLOAD_BYTES)
 
     def _next(self, max_header_bytes: int, max_payload_bytes: int) -> Frame:

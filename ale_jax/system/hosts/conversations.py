@@ -35,7 +35,7 @@ class _Seen:
 
 
 class RemoteLedger:
-    """`Conversations` of a follower. All methods but `sampled_tokens` are called by one thread.
+    """The `Conversations` of a follower. All methods but `sampled_tokens` are called by one thread.
 
     If the follower is lost, its conversations are silent. The leader's log notices the loss.
     """

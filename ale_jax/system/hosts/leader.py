@@ -34,8 +34,8 @@ LEAVE_S = 10.0  # for the main thread, which may be stuck in a program, to end a
 
 
 class Leader:
-    """`Processes`, as the first of them. All methods but `digests` are called by the main
-    thread."""
+    """The `Processes` of a run, as the first of them sees them. All methods but `digests` are
+    called by the main thread."""
 
     def __init__(self, connections: Mapping[int, tuple[Connection, Connection]], address: str):
         """connections: to each follower, by its number: of its log, and of its conversations.
@@ -97,13 +97,13 @@ class Leader:
         return [Traffic(each.connection.sent_bytes, each.row_bytes) for each in self._followers]
 
     def check(self) -> None:
-        """RunFailed if a follower is lost, or could not execute a command."""
+        """Raises RunFailed if a follower is lost, or could not execute a command."""
         if self._lost:
             raise RunFailed(self._lost)
 
     def blame_loss(self, error: Exception) -> None:
-        """RunFailed if a follower is lost, since any `error` may come of that: programs on shared
-        devices fail when one of them dies, perhaps before the end of its log is noticed."""
+        """Raises RunFailed if a follower is lost, since any `error` may come of that: programs on
+        shared devices fail when one of them dies, perhaps before the end of its log is noticed."""
         if self._is_lost.wait(NOTICE_S):
             raise RunFailed(self._lost) from error
 

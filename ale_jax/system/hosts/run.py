@@ -42,7 +42,7 @@ LOOK_S = 1.0  # between two looks at the engine
 
 @contextlib.contextmanager
 def led(config: RunConfig, coordinator: str) -> Iterator[Processes]:
-    """The processes of a run, for the first of them; the others exit when the block ends."""
+    """Yields the processes of a run, for the first of them; the others exit when the block ends."""
     if jax.process_count() == 1:
         yield Alone()
         return

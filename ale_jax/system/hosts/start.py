@@ -153,14 +153,15 @@ def _end(children: Sequence[subprocess.Popen]) -> None:
 
 
 def digest(config: Mapping[str, Any]) -> str:
-    """Of what must be the same in all processes, or they would compile different programs."""
+    """Returns the digest of what must be the same in all processes, or they would compile different
+    programs."""
     content = [config, [version(name) for name in PACKAGES], jax.device_count()]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def accept_followers(host: str, own_digest: str) -> dict[int, tuple[Connection, Connection]]:
-    """The connections to all followers, in the first process, at its address `host`: of the log,
-    and of conversations.
+    """Returns the connections to all followers, in the first process, at its address `host`: of the
+    log, and of conversations.
 
     The address and a secret reach them through jax's own connections. Followers must run the same
     programs: ValueError if the digest of one of them differs.
@@ -198,8 +199,8 @@ def accept_followers(host: str, own_digest: str) -> dict[int, tuple[Connection, 
 
 
 def connect_to_leader(own_digest: str) -> tuple[Connection, Connection, str]:
-    """The connections of a follower, of the log and of conversations, and this machine's address as
-    the others see it. ValueError if the leader refuses them."""
+    """Returns the connections of a follower, of the log and of conversations, and this machine's
+    address as the others see it. ValueError if the leader refuses them."""
     host, port, token = json.loads(_broadcast(""))
     hello = {"token": token, "process": jax.process_index(), "digest": own_digest}
     found = []
@@ -219,8 +220,8 @@ def connect_to_leader(own_digest: str) -> tuple[Connection, Connection, str]:
 
 
 def own_address(coordinator: str) -> str:
-    """The address at which the other processes of a run reach this one, which is the first: the
-    coordinator's, or, where a cluster knows it, that of this machine's name.
+    """Returns the address at which the other processes of a run reach this one, which is the first:
+    the coordinator's, or, where a cluster knows it, that of this machine's name.
 
     ValueError if other machines cannot reach it.
     """
@@ -237,8 +238,8 @@ def own_address(coordinator: str) -> str:
 
 
 def served_at(own: str, cluster_address: str) -> str:
-    """Where a follower serves the rollout workers. own: its address as the first process sees it,
-    which is loopback on the same machine, where other nodes could not reach it.
+    """Returns where a follower serves the rollout workers. own: its address as the first process
+    sees it, which is loopback on the same machine, where other nodes could not reach it.
 
     cluster_address: of the first process's machine, as other nodes reach it; empty if there are
     none.

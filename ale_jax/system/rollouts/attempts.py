@@ -13,8 +13,8 @@ from ale_jax.system.rollouts.pool import Playing
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-    """playing: of the pool that plays it. is_trial: whether it was begun to see if the system works
-    again (see Breaker)."""
+    """An attempt at an episode that is being played. playing: of the pool that plays it. is_trial:
+    whether it was begun to see if the system works again (see Breaker)."""
 
     job: Job
     conversation: str
@@ -36,7 +36,7 @@ class Cancelled:
 
 
 def missed(activity: Activity, deadlines: DeadlinesConfig) -> str:
-    """The deadline that an attempt has missed, in words; empty if it has missed none."""
+    """Returns the deadline that an attempt has missed, in words; empty if it has missed none."""
     if activity.waits:
         return ""  # for the policy, which is not the attempt's fault
     if not activity.asked:
@@ -51,7 +51,7 @@ def _late(what: str, seconds: float, limit: float) -> str:
 
 
 def failed(key: EpisodeKey, status: Status, detail: str) -> Episode:
-    """The report of an episode in place of its worker, which could not report."""
+    """Returns the report of an episode in place of its worker, which could not report."""
     return Episode(
         key=key,
         status=status,

@@ -16,9 +16,9 @@ from ale_jax.system.rollouts.threads import ThreadPool
 
 @dataclasses.dataclass(frozen=True)
 class Backend:
-    """address: of this machine, as workers on other nodes reach it; empty if there are none. check:
-    raises RolloutsFailed once what plays the episodes is gone. open_pool: the pool must be closed.
-    """
+    """What plays the episodes of a run. address: of this machine, as workers on other nodes reach
+    it; empty if there are none. check: raises RolloutsFailed once what plays the episodes is gone.
+    open_pool: the pool must be closed."""
 
     address: str
     check: Callable[[], None]
@@ -26,7 +26,8 @@ class Backend:
 
 
 def check_backend(rollout: RolloutConfig, ray_address: str) -> None:
-    """ValueError unless the backend can be had. ray_address: of the Ray cluster; empty for none."""
+    """Raises ValueError unless the backend can be had. ray_address: of the Ray cluster; empty for
+    none."""
     if not ray_address:
         return
     if rollout.workers == THREADS:

@@ -43,13 +43,14 @@ class Job(NamedTuple):
         return len(self.rejected) + 1
 
     def is_of(self, groups: Collection[int]) -> bool:
-        """Whether it is an episode of one of these training groups."""
+        """Returns whether it is an episode of one of these training groups."""
         return self.request.key.phase == TRAIN and self.request.key.group in groups
 
 
 def backoff(failures: int) -> float:
-    """Seconds before the attempt that follows `failures` failures: doubled each time up to a cap,
-    and shortened by chance, so that attempts that failed together do not come back together."""
+    """Returns the seconds before the attempt that follows `failures` failures: doubled each time up
+    to a cap, and shortened by chance, so that attempts that failed together do not come back
+    together."""
     return min(FIRST_BACKOFF_S * 2 ** (failures - 1), MAX_BACKOFF_S) * random.uniform(0.5, 1.0)
 
 
@@ -144,7 +145,7 @@ class Breaker:
             self._in_trial = False
 
     def check(self) -> None:
-        """RolloutsFailed if the breaker has been open for longer than `outage_seconds`."""
+        """Raises RolloutsFailed if the breaker has been open for longer than `outage_seconds`."""
         if self.is_open and (seconds := self._open_seconds()) > self._outage_seconds:
             raise RolloutsFailed(
                 f"for {duration(seconds)} no episode could be played; the last attempt ended with "
@@ -152,7 +153,7 @@ class Breaker:
             )
 
     def state(self) -> str:
-        """Why nothing begins; empty while the breaker is closed."""
+        """Returns why nothing begins; empty while the breaker is closed."""
         if not self.is_open:
             return ""
         wait = max(self._trial_at - self._clock(), 0.0)

@@ -86,7 +86,7 @@ class PolicyReplicas:
         return conversations.close(name, episode)
 
     def sampled_tokens(self) -> int:
-        """Tokens that all engines have sampled since the start."""
+        """Returns the tokens that all engines have sampled since the start."""
         return sum(replica.sampled_tokens() for replica in self._replicas)
 
     def _conversations(self, name: str) -> Conversations:

@@ -18,7 +18,8 @@ class WorkerLost(Exception):
 
 
 class PoolCounts(NamedTuple):
-    """sandboxes_up: at present. sandboxes_restarted: since the pool was opened."""
+    """What a pool counts of its sandboxes. sandboxes_up: at present. sandboxes_restarted: since the
+    pool was opened."""
 
     sandboxes_up: int
     sandboxes_restarted: int
@@ -38,8 +39,8 @@ class Playing(Protocol):
         """Ends an attempt that did not end after it was cancelled. It counts as lost."""
 
     def result(self) -> Episode:
-        """The episode, once the pool says that it has finished. WorkerLost if there is none. What
-        else it raises is a bug."""
+        """Returns the episode, once the pool says that it has finished. WorkerLost if there is
+        none. What else it raises is a bug."""
 
 
 class WorkerPool(Protocol):
@@ -57,14 +58,15 @@ class WorkerPool(Protocol):
         conversation by its name."""
 
     def finished(self, timeout: float) -> Sequence[Playing]:
-        """All attempts that have finished since the last call, as soon as there is one; none after
-        `timeout` seconds, or before, if something else has happened."""
+        """Returns all attempts that have finished since the last call, as soon as there is one;
+        none after `timeout` seconds, or before, if something else has happened."""
 
     def check(self) -> None:
-        """RolloutsFailed if nothing can be played any more."""
+        """Raises RolloutsFailed if nothing can be played any more."""
 
     def waiting_for(self) -> str:
-        """What the pool itself waits for, in words; empty if for nothing. From any thread."""
+        """Returns what the pool itself waits for, in words; empty if for nothing. From any
+        thread."""
 
     def close(self) -> None:
         """Ends all attempts and sandboxes."""

@@ -89,7 +89,8 @@ class RolloutScheduler:
             raise self._failure
 
     def no_admission(self) -> threading.Lock:
-        """A lock; while it is held in a `with` block, no further training group is admitted."""
+        """Returns a lock: while it is held in a `with` block, no further training group is
+        admitted."""
         return self._lock
 
     def train(self, training: Training | None) -> None:
@@ -113,8 +114,8 @@ class RolloutScheduler:
         sampling: Sampling,
         on_result: Callable[[int], None] = lambda done: None,
     ) -> list[Trajectory]:
-        """Like `evaluate`, for episodes that may start after a prefix. They are played before all
-        episodes in the queue."""
+        """Plays episodes like `evaluate`, for episodes that may start after a prefix. They are
+        played before all episodes in the queue."""
         results: dict[EpisodeKey, Trajectory] = {}
         changed = threading.Condition()
 

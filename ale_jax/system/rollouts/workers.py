@@ -153,8 +153,8 @@ class RolloutWorkers:
                 self._cancel(attempt, None)
 
     def waiting_for(self) -> str:
-        """What the next result depends on, in words; empty if no episode is wanted. May be called
-        from any thread."""
+        """Returns what the next result depends on, in words; empty if no episode is wanted. May be
+        called from any thread."""
         if paused := self._breaker.state():
             return paused
         attempts = list(self._attempts.values())
@@ -169,8 +169,8 @@ class RolloutWorkers:
         )
 
     def start_versions(self) -> dict[int, int]:
-        """Training group -> the oldest start version of its conversations in progress. Groups whose
-        conversations have no reply yet are left out."""
+        """Returns, for each training group, the oldest start version of its conversations in
+        progress. Groups whose conversations have no reply yet are left out."""
         oldest: dict[int, int] = {}
         for playing, attempt in self._attempts.items():
             if not attempt.key.is_trained_on or playing in self._cancelled:
