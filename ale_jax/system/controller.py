@@ -5,15 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Collection
-from typing import NamedTuple
+from collections.abc import Collection
 
 from ale_jax.config.run import RunConfig
 from ale_jax.data.journal import JOURNAL_DIR, Journal
 from ale_jax.errors import RolloutsFailed
-from ale_jax.gateway.app import make_app
-from ale_jax.gateway.custody.ledger import Ledger
-from ale_jax.gateway.server import served
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.old_policies import REFERENCE, load_reference
 from ale_jax.learn.step import logp_diff_limit
@@ -26,17 +22,12 @@ from ale_jax.monitor.evaluations import (
 )
 from ale_jax.monitor.events import EarlyEvents
 from ale_jax.monitor.report import write_report
-from ale_jax.rollout.worker import WorkerSpec
 from ale_jax.sandbox.api import Runtime
-from ale_jax.system.checks import sandboxed
 from ale_jax.system.collector import spared_by_collector
 from ale_jax.system.compilation import STARTED, environment, keep_compiled
 from ale_jax.system.group_feed import GroupFeed, Snapshot
 from ale_jax.system.hosts.commands import Processes
-from ale_jax.system.rollouts.backends import backend, check_backend
-from ale_jax.system.rollouts.policy_replicas import PolicyReplica, PolicyReplicas
-from ale_jax.system.rollouts.scheduler import RolloutScheduler
-from ale_jax.system.rollouts.workers import RolloutWorkers
+from ale_jax.system.rollouts.opening import Rollouts, check_backend, open_rollouts
 from ale_jax.system.run_logger import RunLogger, evaluation_line, headline, summarize
 from ale_jax.system.saving import Saver
 from ale_jax.system.start import (
@@ -149,14 +140,6 @@ def _describe(runtime: Runtime | None) -> str:
     return f"{runtime.name} ({', '.join(limits)})"
 
 
-class Rollouts(NamedTuple):
-    """What plays the episodes of a run."""
-
-    workers: RolloutWorkers
-    replicas: PolicyReplicas
-    scheduler: RolloutScheduler
-
-
 def _watchdog(setting: Setting, logger: RunLogger) -> Watchdog:
     """Makes the watchdog of a run that has no rollouts yet."""
 
@@ -177,46 +160,6 @@ def _sign(logger: RunLogger, rollouts: Rollouts | None = None) -> Sign:
     workers, replicas, scheduler = rollouts
     played = scheduler.delivered, replicas.sampled_tokens()
     return Sign((progress, played), f"{waits_for}; {workers.waiting_for() or 'no episodes'}")
-
-
-def open_rollouts(
-    setting: Setting,
-    start: Start,
-    record: Callable[..., None],
-    ray_address: str,
-    stack: contextlib.ExitStack,
-) -> Rollouts:
-    """Starts the engine, the gateway and the rollout workers, after Ray if they are its actors;
-    `stack` closes them."""
-    config, tokenizer, trainer = setting.config, start.tokenizer, start.trainer
-    rollout, processes = config.rollout, setting.processes
-    players = stack.enter_context(backend(rollout, ray_address))
-    trainer.publish(version=start.cursor.step)
-    engines = trainer.open_engines(tokenizer.stop_ids)
-    stack.callback(engines.close)
-    limit, turns = config.rollout.max_reply_tokens, config.agent.turns
-    branches = config.external_agent.branches
-    ledger = Ledger(engines, tokenizer, config.seed, limit, turns, branches)
-    gateway = make_app(ledger.episodes, config.name, engines.counts, engines.check)
-    url = stack.enter_context(served(gateway, players.address or processes.address))
-    own = PolicyReplica(ledger, url, lambda: engines.stats.sampled_tokens)
-    files = {file.name: file.read_text() for file in setting.tokenizer_folder.iterdir()}
-    replicas = PolicyReplicas([own, *processes.open_replicas(files, players.address)])
-    spec = WorkerSpec(rollout.runtime, sandboxed(config), config.agent, config.external_agent)
-    deadlines = config.deadlines
-    pool = players.open_pool(spec, deadlines.placement_seconds, record)
-    workers = stack.enter_context(
-        RolloutWorkers(pool, replicas, deadlines, rollout.retries, record)
-    )
-
-    def check_system() -> None:
-        setting.workdir.lease.check()
-        engines.check()
-        players.check()
-        processes.check()
-
-    scheduler = stack.enter_context(RolloutScheduler(workers, check_system))
-    return Rollouts(workers, replicas, scheduler)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,8 +10,8 @@ from ale_jax.config.run import RunConfig
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.monitor.evaluations import Evaluation
 from ale_jax.system.compilation import keep_compiled
-from ale_jax.system.controller import open_rollouts
 from ale_jax.system.hosts.commands import Alone
+from ale_jax.system.rollouts.opening import open_rollouts
 from ale_jax.system.start import make_setting, restore
 from ale_jax.system.stopping import StopSignals
 from ale_jax.system.tasks import evaluation_keys, require_judged, tally

@@ -15,7 +15,7 @@ from ale_jax.gateway.custody.ledger import Activity
 from ale_jax.records import Episode, RolloutRequest, Status, Trajectory
 from ale_jax.rollout.play import EpisodeResult
 from ale_jax.system.rollouts import threads, workers
-from ale_jax.system.rollouts.backends import check_backend
+from ale_jax.system.rollouts.opening import check_backend
 from ale_jax.system.rollouts.policy_replicas import PolicyReplica, PolicyReplicas
 from ale_jax.system.rollouts.pool import PoolCounts, WorkerLost
 from ale_jax.system.rollouts.threads import ThreadPool

@@ -1,0 +1,127 @@
+"""Opens what plays the episodes of a run: engines, gateway and workers.
+
+The workers are Ray actors, or threads of this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from ale_jax.config.rollout import THREADS, PlacementConfig, RolloutConfig
+from ale_jax.envs import registry
+from ale_jax.gateway.app import make_app
+from ale_jax.gateway.custody.ledger import Ledger
+from ale_jax.gateway.server import served
+from ale_jax.monitor.events import Recorder
+from ale_jax.rollout.worker import RolloutWorker, WorkerSpec
+from ale_jax.system.checks import sandboxed
+from ale_jax.system.rollouts.policy_replicas import PolicyReplica, PolicyReplicas
+from ale_jax.system.rollouts.pool import WorkerPool
+from ale_jax.system.rollouts.scheduler import RolloutScheduler
+from ale_jax.system.rollouts.threads import ThreadPool
+from ale_jax.system.rollouts.workers import RolloutWorkers
+from ale_jax.system.start import Setting, Start
+
+
+class Rollouts(NamedTuple):
+    """What plays the episodes of a run."""
+
+    workers: RolloutWorkers
+    replicas: PolicyReplicas
+    scheduler: RolloutScheduler
+
+
+def open_rollouts(
+    setting: Setting,
+    start: Start,
+    record: Callable[..., None],
+    ray_address: str,
+    stack: contextlib.ExitStack,
+) -> Rollouts:
+    """Starts the engine, the gateway and the rollout workers, after Ray if they are its actors;
+    `stack` closes them."""
+    config, tokenizer, trainer = setting.config, start.tokenizer, start.trainer
+    rollout, processes = config.rollout, setting.processes
+    players = stack.enter_context(_backend(rollout, ray_address))
+    trainer.publish(version=start.cursor.step)
+    engines = trainer.open_engines(tokenizer.stop_ids)
+    stack.callback(engines.close)
+    limit, turns = config.rollout.max_reply_tokens, config.agent.turns
+    branches = config.external_agent.branches
+    ledger = Ledger(engines, tokenizer, config.seed, limit, turns, branches)
+    gateway = make_app(ledger.episodes, config.name, engines.counts, engines.check)
+    url = stack.enter_context(served(gateway, players.address or processes.address))
+    own = PolicyReplica(ledger, url, lambda: engines.stats.sampled_tokens)
+    files = {file.name: file.read_text() for file in setting.tokenizer_folder.iterdir()}
+    replicas = PolicyReplicas([own, *processes.open_replicas(files, players.address)])
+    spec = WorkerSpec(rollout.runtime, sandboxed(config), config.agent, config.external_agent)
+    deadlines = config.deadlines
+    pool = players.open_pool(spec, deadlines.placement_seconds, record)
+    workers = stack.enter_context(
+        RolloutWorkers(pool, replicas, deadlines, rollout.retries, record)
+    )
+
+    def check_system() -> None:
+        setting.workdir.lease.check()
+        engines.check()
+        players.check()
+        processes.check()
+
+    scheduler = stack.enter_context(RolloutScheduler(workers, check_system))
+    return Rollouts(workers, replicas, scheduler)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Backend:
+    """What plays the episodes of a run. address: of this machine, as workers on other nodes reach
+    it; empty if there are none. check: raises RolloutsFailed once what plays the episodes is gone.
+    open_pool: the pool must be closed."""
+
+    address: str
+    check: Callable[[], None]
+    open_pool: Callable[[WorkerSpec, float, Recorder], WorkerPool]
+
+
+def check_backend(rollout: RolloutConfig, ray_address: str) -> None:
+    """Raises ValueError unless the backend can be had. ray_address: of the Ray cluster; empty for
+    none."""
+    if not ray_address:
+        return
+    if rollout.workers == THREADS:
+        raise ValueError(
+            f"--ray-address={ray_address} has no use with rollout.workers {THREADS}, which play in "
+            "this process: leave it out, or set rollout.workers to ray"
+        )
+    from ale_jax.system.actors.cluster import check_address
+
+    check_address(ray_address)
+
+
+@contextlib.contextmanager
+def _backend(rollout: RolloutConfig, ray_address: str) -> Iterator[_Backend]:
+    """Starts Ray on this machine, or joins the cluster at `ray_address`, until the block ends. With
+    threads there is nothing to start, and Ray is not loaded."""
+    if rollout.workers == THREADS:
+        places = rollout.actors * rollout.episodes_per_actor
+
+        def open_threads(
+            spec: WorkerSpec, placement_seconds: float, record: Recorder
+        ) -> ThreadPool:
+            return ThreadPool(RolloutWorker(spec, registry), places, record)
+
+        yield _Backend("", lambda: None, open_threads)
+        return
+    from ale_jax.system.actors.actor_pool import ActorPool
+    from ale_jax.system.actors.cluster import ray_cluster
+
+    if not ray_address:  # there is one node, and nothing to choose
+        rollout = dataclasses.replace(rollout, placement=PlacementConfig())
+
+    def open_actors(spec: WorkerSpec, placement_seconds: float, record: Recorder) -> ActorPool:
+        return ActorPool(rollout, spec, placement_seconds, record)
+
+    with ray_cluster(rollout.actors, ray_address) as cluster:
+        yield _Backend(cluster.address, cluster.check, open_actors)
