@@ -169,8 +169,8 @@ class Summary:
     success_warm_start: float | None
     success_final: float | None
     success_held_out_families: float | None
-    success_warm_start_families: Mapping[str, float]
-    success_final_families: Mapping[str, float]
+    success_warm_start_families: Mapping[str, float | None]
+    success_final_families: Mapping[str, float | None]
     eval_tasks: int
     seconds_total: float
     seconds_train: float

@@ -119,6 +119,7 @@ def demonstrate(
 
     with contextlib.ExitStack() as stack:
         if any(map(needs_sandbox, tasks)):
+            assert runtime is not None, "some tasks need a sandbox"
             for _ in range(workers):
                 boxes.put(stack.enter_context(runtime.start(spec, {"role": "oracle"})))
         with ThreadPoolExecutor(workers) as pool:

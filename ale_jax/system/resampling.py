@@ -40,6 +40,7 @@ from ale_jax.data.replay import Group
 from ale_jax.monitor.evaluations import wilson_interval
 from ale_jax.monitor.events import Recorder
 from ale_jax.records import TRAIN, EpisodeKey, RolloutRequest, Status, Task, Trajectory
+from ale_jax.system.tasks import is_success
 
 REPLAY = "replay"  # the phase of episodes in which nothing is sampled
 LATEST = 64  # episodes from the beginning of their task, of which the success is known
@@ -215,7 +216,7 @@ class Resampler:
             for n, d, g in decided
             if d.expert
             and (d.start or self._hp.imitates_at_start)
-            and not any(map(_succeeded, g.valid))
+            and not any(map(is_success, g.valid))
         ]
 
     def success_from_start(self) -> float:
@@ -236,7 +237,7 @@ class Resampler:
         """Returns the step's metrics. `success` mixes all starts; here, success from the task's
         beginning is separate."""
         starts = [g.members[0].episode.key.num_prefix_turns for g in groups]
-        outcomes = [(k, _succeeded(t)) for k, g in zip(starts, groups) for t in g.valid]
+        outcomes = [(k, is_success(t)) for k, g in zip(starts, groups) for t in g.valid]
         from_start = [won for k, won in outcomes if k == 0]
         resampled = [won for k, won in outcomes if k > 0]
         attempts = Counter(status for g in groups for t in g.members for status in _ends(t))
@@ -299,7 +300,7 @@ class Resampler:
 
     def _count(self, group: Group, version: int) -> None:
         decision = self._decided[group.index]
-        outcomes = list(map(_succeeded, group.valid))
+        outcomes = list(map(is_success, group.valid))
         if not decision.start:
             self._from_start.extend(outcomes)
         if self._hp.scheme == NONE:
@@ -339,13 +340,6 @@ def _passes(forked: Expert | None, expert: Expert | None, start: int) -> bool:
     group was forked off."""
     assert forked is not None, "a group without an expert starts at the beginning"
     return expert is not None and forked.shared_turns(expert) >= start
-
-
-def _succeeded(trajectory: Trajectory) -> bool:
-    """Whether a valid trajectory has a positive reward."""
-    reward = trajectory.episode.reward
-    assert reward is not None, "only valid trajectories succeed or fail"
-    return reward > 0
 
 
 def _ends(trajectory: Trajectory) -> list[str]:

@@ -87,8 +87,8 @@ def make_setting(
 ) -> Setting:
     """Picks the runtime of the sandboxes, if any are needed, and makes the mesh."""
     runtime = None
-    if sandboxed(config):
-        runtime = pick_runtime(config.rollout.runtime, sandboxed(config))
+    if spec := sandboxed(config):
+        runtime = pick_runtime(config.rollout.runtime, spec)
         runtime.reap()
         rollout = dataclasses.replace(config.rollout, runtime=runtime.name)
         config = dataclasses.replace(config, rollout=rollout)

@@ -18,7 +18,7 @@ from ale_jax.learn.learner import Step
 from ale_jax.learn.step import router_figures
 from ale_jax.monitor.schedule import ScheduledGroup, ScheduledStep
 from ale_jax.records import Status, Trajectory
-from ale_jax.system.tasks import Cursor
+from ale_jax.system.tasks import Cursor, is_success
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _checksum(trajectories: list[Trajectory]) -> int:
 
 
 def _success(trajectories: list[Trajectory]) -> float:
-    return float(np.mean([t.episode.reward > 0 for t in trajectories]))
+    return float(np.mean([is_success(t) for t in trajectories]))
 
 
 def _by_family(trajectories: list[Trajectory]) -> dict[str, list[Trajectory]]:

@@ -71,6 +71,13 @@ def evaluation_keys(name: str, config: EvalConfig, worlds: WorldsConfig) -> list
     ]
 
 
+def is_success(trajectory: Trajectory) -> bool:
+    """Returns whether an episode with a valid reward earned a positive one."""
+    reward = trajectory.episode.reward
+    assert reward is not None, "an episode without a reward is neither a success nor a failure"
+    return reward > 0
+
+
 def require_judged(evaluation: Evaluation, episodes: int) -> None:
     """Raises RunFailed if less than half of the episodes could be judged: the rate over the rest
     would depend on which episodes the system could finish, and not only on the policy."""

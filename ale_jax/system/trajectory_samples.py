@@ -15,6 +15,7 @@ from ale_jax.learn.step import TokenUpdate
 from ale_jax.monitor.trajectories import ChunkTokens, TrajectorySample, TurnSample
 from ale_jax.records import Batch, Trajectory, Turn
 from ale_jax.system.step_metrics import StepReport
+from ale_jax.system.tasks import is_success
 
 EVERY_STEPS = 5  # steps between two groups that are recorded
 MOST_MEMBERS = 4  # members of a group that are recorded
@@ -76,8 +77,8 @@ def _contrast(report: StepReport) -> list[tuple[int, Trajectory]]:
     numbered = list(enumerate(report.groups))
     for number, group in numbered[first:] + numbered[:first]:
         written = [t for t in group.valid if _chunks(t)]
-        won = [t for t in written if t.episode.reward > 0]
-        lost = [t for t in written if t.episode.reward <= 0]
+        won = [t for t in written if is_success(t)]
+        lost = [t for t in written if not is_success(t)]
         if won and lost:
             in_turn = itertools.chain(*itertools.zip_longest(won, lost))
             chosen = [(number, t) for t in in_turn if t is not None]
@@ -142,6 +143,7 @@ def _sample(step: int, trajectory: Trajectory, learned: Learned) -> TrajectorySa
         turns.append(_turn(turn, learned.part(own)))
         at = own.stop
     episode = trajectory.episode
+    assert episode.reward is not None, "only trajectories with a valid reward are sampled"
     return TrajectorySample(
         step=step,
         family=episode.key.task.family,
@@ -156,8 +158,8 @@ def _sample(step: int, trajectory: Trajectory, learned: Learned) -> TrajectorySa
 
 
 def _turn(turn: Turn, learned: Learned) -> TurnSample:
-    figures = dict.fromkeys(("credit", "ratio", "logp_mean"))
-    if learned.credit is not None:
+    figures: dict[str, float | None] = dict.fromkeys(("credit", "ratio", "logp_mean"))
+    if learned.credit is not None and learned.logp is not None:
         figures = {
             "credit": float(np.mean(learned.credit)),
             "ratio": float(np.exp(np.mean(learned.logp - learned.logp_old))),
@@ -181,7 +183,6 @@ def _given(turn: Turn) -> TurnSample:
 
 
 def _tokens(turn: Turn, learned: Learned) -> ChunkTokens:
-    trained_on = learned.credit is not None
     return ChunkTokens(
         prompt_ids=tuple(turn.prompt_ids.tolist()),
         action_ids=tuple(turn.action_ids.tolist()),
@@ -189,8 +190,8 @@ def _tokens(turn: Turn, learned: Learned) -> ChunkTokens:
         logp_old=_rounded(learned.logp_old),
         version=tuple(turn.version.tolist()),
         advantage=_significant(learned.advantage),
-        logp=_rounded(learned.logp) if trained_on else None,
-        credit=_significant(learned.credit) if trained_on else None,
+        logp=None if learned.logp is None else _rounded(learned.logp),
+        credit=None if learned.credit is None else _significant(learned.credit),
     )
 
 

@@ -47,7 +47,9 @@ class Trip:
 
 def own_facts(config: RunConfig) -> dict[str, Any]:
     """Returns what must be the same in all processes. digest: the one that a run compares."""
-    versions = {name: version(name) for name in PACKAGES} | accelerators(requires("jax"), find)
+    versions = {name: version(name) for name in PACKAGES} | accelerators(
+        requires("jax") or (), find
+    )
     kind = jax.local_devices()[0].device_kind
     return {"digest": digest(config.to_json()), "kind of device": kind, **versions}
 
@@ -145,7 +147,7 @@ def check_clocks(ahead: Mapping[int, float]) -> Finding:
     """Checks that the clocks of all processes agree. ahead: of the clock of each other process, in
     seconds, before that of the first one."""
     all_ahead = {0: 0.0, **ahead}
-    first, last = (pick(all_ahead, key=all_ahead.get) for pick in (min, max))
+    first, last = (pick(all_ahead, key=all_ahead.__getitem__) for pick in (min, max))
     apart = all_ahead[last] - all_ahead[first]
     found = f"at most {apart:.3f} s apart (processes {first} and {last})"
     if apart < MAX_CLOCK_S:

@@ -104,7 +104,7 @@ class Nodes:
             if "CPU" in each["Resources"] and (known is None or known.may_rejoin):
                 name = f"{each['NodeManagerHostname']}/{node_id[:8]}"
                 options = dataclasses.replace(self._options, node=name)
-                last = known and known.last
+                last = None if known is None else known.last
                 node = Node(node_id, self._make_runtime, options, self._silent_seconds, last)
                 self.all[node_id] = node
                 self._background.spawn(self._follow(node))
@@ -122,6 +122,7 @@ class Nodes:
         try:
             await node.join()
             self._record("node_joined", node.name, node=node.name)
+            assert node.last is not None, "a node joins with its first report"
             self._retell(node, node.last)
             for spec, count in self._warm.values():
                 self._background.spawn(self._warm_on(node, spec, count))
