@@ -50,6 +50,16 @@ def test_needs_a_server(server):
 def test_needs_the_same_server(server):
     pass
 """
+OTHER = """
+import pytest
+
+@pytest.fixture
+def server():
+    pass
+
+def test_needs_another_server(server):
+    pass
+"""
 UNSAID = {
     "test_starts_unsaid",
     "test_asks_docker",
@@ -64,7 +74,7 @@ def play(folder: Path, *options: str) -> str:
     (folder / "test_some.py").write_text(TESTS)
     command = [sys.executable, "-m", "pytest", "--color=no", "-v", "-p", "tests.tiers"]
     done = subprocess.run(
-        [*command, "-W", "ignore::pytest.PytestUnknownMarkWarning", *options, "test_some.py"],
+        [*command, "-W", "ignore::pytest.PytestUnknownMarkWarning", "test_some.py", *options],
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""},
         capture_output=True,
@@ -92,6 +102,11 @@ def test_a_tier_is_chosen_by_marks_and_runtimes_are_heavy(marks, played, tmp_pat
     lines = play(tmp_path, "-m", marks).splitlines()
     said = [line.split("::")[1] for line in lines if line.startswith("test_some.py::")]
     assert {name.split()[0] for name in said} == played
+
+
+def test_a_fixture_of_the_same_name_elsewhere_is_another(tmp_path):
+    (tmp_path / "test_another.py").write_text(OTHER)
+    assert "test_needs_another_server PASSED" in play(tmp_path, "test_another.py")
 
 
 def test_all_parts_together_are_every_file_once():

@@ -10,6 +10,7 @@ process or asks Docker fails: it would make `make check` slow, or fail where a r
 
 from __future__ import annotations
 
+import itertools
 import platform
 import sys
 from collections.abc import Iterable
@@ -30,7 +31,7 @@ class Starts:
 
     def __init__(self) -> None:
         self.count = 0
-        self.fixtures: set[str] = set()
+        self.fixtures: set[pytest.FixtureDef] = set()
         sys.addaudithook(self._hear)
 
     def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
@@ -85,7 +86,7 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef, request: pytest.FixtureR
     before = starts.count
     value = yield
     if starts.count > before:
-        starts.fixtures.add(fixturedef.argname)
+        starts.fixtures.add(fixturedef)
     return value
 
 
@@ -95,7 +96,9 @@ def pytest_runtest_call(item: pytest.Item):
     before = starts.count
     result = yield
     is_marked = any(item.get_closest_marker(mark) for mark in MARKS)
-    if not is_marked and (starts.count > before or starts.fixtures & set(item.fixturenames)):
+    # By name, as pytest's public interface has them, the fixtures of two files could be confused.
+    fixtures = itertools.chain(*item._fixtureinfo.name2fixturedefs.values())
+    if not is_marked and (starts.count > before or starts.fixtures & set(fixtures)):
         pytest.fail(
             "starts a process or asks Docker: mark it `heavy`, or `slow` (tests/tiers.py)",
             pytrace=False,

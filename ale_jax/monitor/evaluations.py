@@ -141,7 +141,7 @@ _JSON_TYPES = {
     "int": (int,),
     "float": (int, float),
     "float | None": (int, float, type(None)),
-    "Mapping[str, float]": (dict,),
+    "Mapping[str, float | None]": (dict,),
 }
 
 
@@ -210,5 +210,6 @@ def _check_types(summary: Summary) -> None:
         value = getattr(summary, field.name)
         if not isinstance(value, _JSON_TYPES[str(field.type)]):
             raise TypeError(f"{field.name} is {value!r:.80}; expected {field.type}")
-        if isinstance(value, dict) and not all(isinstance(v, int | float) for v in value.values()):
+        numbers = value.values() if isinstance(value, dict) else ()
+        if not all(isinstance(each, _JSON_TYPES["float | None"]) for each in numbers):
             raise TypeError(f"{field.name} holds something that is not a number")

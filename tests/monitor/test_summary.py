@@ -10,7 +10,9 @@ from tests.monitor.fake_run import SUMMARY
 
 
 def test_a_summary_comes_back_equal(tmp_path):
-    summary = dataclasses.replace(SUMMARY, success_final=None)
+    summary = dataclasses.replace(
+        SUMMARY, success_final=None, success_final_families={"trail": 0.5, "relay": None}
+    )
     assert read_summary(write_summary(tmp_path, summary)) == summary
 
 
