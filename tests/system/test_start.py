@@ -12,6 +12,7 @@ from ale_jax.monitor.evaluations import read_evaluations, read_summary
 from ale_jax.monitor.events import read_events
 from ale_jax.system import controller
 from ale_jax.system.hosts.commands import Alone
+from ale_jax.system.rollouts import opening
 from ale_jax.system.stopping import StopSignals
 from ale_jax.system.workdir import Workdir
 from tests.system.configs import smoke_config
@@ -89,7 +90,7 @@ def stuck_at_ray(tmp_path_factory):
         StopSignals(grace_seconds=60) as stop,
         pytest.raises(RayStarts),
     ):
-        patch.setattr(controller, "backend", ray_cluster)
+        patch.setattr(opening, "_backend", ray_cluster)
         controller.run(config, workdir, stop, Alone())
     return path, complete
 

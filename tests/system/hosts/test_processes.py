@@ -13,7 +13,7 @@ import pytest
 
 from tests.quick_compile import QUICK_COMPILE
 
-pytestmark = pytest.mark.heavy
+pytestmark = pytest.mark.slow
 
 TIME_S = 800
 STEPS = 3
