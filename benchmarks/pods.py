@@ -167,7 +167,7 @@ def learner_programs(config: RunConfig, mesh: Mesh) -> Iterator[tuple[str, Any]]
     each form of layer, and one for what is outside of the layers."""
     learn, policy = config.learn, config.model.policy_shape(config.tokenizer.vocab_size)
     optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
-    model = ModelSpec(policy, mesh, learn.compute, config.lora, learn.balance_weight)
+    model = ModelSpec(policy, mesh, learn, config.lora, learn.balance_weight)
     step = make_train_step(model, optimizer, make_loss(config.algo, learn.chunks_per_pack))
     state = abstract_state(policy, optimizer, mesh, config.lora)
     moved, number = trained(state.params), everywhere(mesh)
@@ -178,7 +178,7 @@ def learner_programs(config: RunConfig, mesh: Mesh) -> Iterator[tuple[str, Any]]
         grads = jax.tree.map(lambda _, weight: weight, grads, moved)
         yield "gradient", step.add_gradient.lower((grads, sums), *args)
         yield "update", step.update.lower(grads, state.opt_state, moved, state.step, sums["loss"])
-        dtype, stored_as = learn.compute.dtype, config.engine.weights
+        dtype, stored_as = learn.compute_dtype, config.engine.weights
         parts = {shape: part for part, shape in in_parts(state.params, policy)}
         for number, (shape, part) in enumerate(parts.items()):
             yield f"{PUBLISH} {number}", sampling_part.lower(part, shape, dtype, mesh, stored_as)

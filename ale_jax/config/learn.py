@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ale_jax.config.model import DTYPES, REMAT, Compute
+from ale_jax.config.model import Compute
 from ale_jax.config.setting import Settings, setting
 
 
@@ -22,7 +22,7 @@ class Shape(Settings):
 
 
 @dataclasses.dataclass(frozen=True)
-class LearnConfig(Shape):
+class LearnConfig(Compute, Shape):
     """How a batch is computed: in microbatches of packed rows."""
 
     balance_weight: float = setting(
@@ -32,24 +32,9 @@ class LearnConfig(Shape):
         at_most=1e6,
         remedy="0 switches it off",
     )
-    compute_dtype: str = setting(
-        "float32",
-        "type of matrix products and of the activations between layers (see `Compute`).",
-        choices=DTYPES,
-    )
-    remat: str = setting(
-        "none",
-        'what the backward pass recomputes: "none", "dots" (all but products with dense weights) '
-        'or "layers" (all within a layer).',
-        choices=REMAT,
-    )
     max_skipped_updates: int = setting(
         3,
         "consecutive updates that are not finite after which the run ends; of critics, "
         "consecutive steps in which one of them makes only such updates.",
         at_least=1,
     )
-
-    @property
-    def compute(self) -> Compute:
-        return Compute(self.compute_dtype, self.remat)

@@ -181,20 +181,22 @@ FULL = LoraShape()
 
 
 @dataclasses.dataclass(frozen=True)
-class Compute:
-    """How a forward pass is computed.
-
-    dtype: of matrix products and of activations between layers; weights, gradients, norms,
-        softmax, router and scores stay float32.
-    remat: what is recomputed in the backward pass: "none", "dots" (all but products with dense
-        weights) or "layers" (everything within a layer).
+class Compute(Settings):
+    """How a forward pass is computed. Weights, gradients, norms, softmax, router and scores stay
+    float32.
     """
 
-    dtype: str = "float32"
-    remat: str = "none"
-
-    def __post_init__(self) -> None:
-        assert self.dtype in DTYPES and self.remat in REMAT, self
+    compute_dtype: str = setting(
+        "float32",
+        "type of matrix products and of the activations between layers.",
+        choices=DTYPES,
+    )
+    remat: str = setting(
+        "none",
+        'what the backward pass recomputes: "none", "dots" (all but products with dense weights) '
+        'or "layers" (all within a layer).',
+        choices=REMAT,
+    )
 
 
 FLOAT32 = Compute()

@@ -284,7 +284,7 @@ def logp_diff_limit(compute: Compute, eight_bits: bool) -> float:
     eight_bits: the sampler stores weights, keys or values in 8 bits, for which the tests allow
     more.
     """
-    return 1e-3 if compute.dtype == "float32" and not eight_bits else 1e-1
+    return 1e-3 if compute.compute_dtype == "float32" and not eight_bits else 1e-1
 
 
 LOAD, ENTROPY, CHOICES = "router_load_LE", "router_entropy", "router_choices"

@@ -72,7 +72,7 @@ def attention_statistics(
     x_BTD = embed_tokens(params, permutation.deal(tokens_BT), compute)
     found = []
     for number, (layer, adapters) in enumerate(adapted_layers(params)[: layers[-1] + 1]):
-        layer = cast_layer(merge_layer(layer, adapters), compute.dtype)
+        layer = cast_layer(merge_layer(layer, adapters), compute.compute_dtype)
         if number in layers:
             q_BTNH, k_BTGH, _ = project_qkv(layer, x_BTD, places.position_BT, shape)
             q_BTNH, k_BTGH = permutation.collect(q_BTNH), permutation.collect(k_BTGH)

@@ -122,7 +122,7 @@ def sampling_weights(
         return params
     return join_parts(
         [
-            sampling_part(part, part_shape, compute.dtype, mesh, stored_as)
+            sampling_part(part, part_shape, compute.compute_dtype, mesh, stored_as)
             for part, part_shape in in_parts(params, shape)
         ]
     )
@@ -160,7 +160,7 @@ def has_own_weights(
     """Returns whether a sampler needs other arrays than the learner's. adapted: there are
     adapters."""
     is_cut = mesh is not None and any(mesh.shape[axis] > 1 for axis in RULES["embed"])
-    return adapted or compute.dtype != "float32" or is_cut or stored_as != SAME
+    return adapted or compute.compute_dtype != "float32" or is_cut or stored_as != SAME
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))

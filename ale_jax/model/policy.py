@@ -54,13 +54,13 @@ def hidden_states(
 
     def apply_layer(x_BTD, layer):
         weights, adapters, replay_BTK = layer
-        weights = cast_layer(merge_layer(weights, adapters), compute.dtype)
+        weights = cast_layer(merge_layer(weights, adapters), compute.compute_dtype)
         return decoder_layer(weights, x_BTD, places, shape, replay_BTK)
 
     def for_scan(layer):
         weights, adapters, replay_BTK = layer
         # Adapters are added before the weights are rounded.
-        weights = weights if adapters else cast_layer(weights, compute.dtype)
+        weights = weights if adapters else cast_layer(weights, compute.compute_dtype)
         return weights, adapters, replay_BTK
 
     layers = [(*each, replay) for each, replay in zip(adapted_layers(params), replays, strict=True)]
@@ -76,7 +76,7 @@ def hidden_states(
 def embed_tokens(params: Params, tokens_BT: jax.Array, compute: Compute) -> jax.Array:
     """Returns the input of the first layer, [B,T,D]."""
     # The cast follows the lookup, so that the gradients of a token's row are summed in float32.
-    return _look_up(params["embed_VD"], tokens_BT).astype(compute.dtype)
+    return _look_up(params["embed_VD"], tokens_BT).astype(compute.compute_dtype)
 
 
 def decoder_layer(

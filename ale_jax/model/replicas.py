@@ -114,7 +114,7 @@ def make_sampling_copy(
 
     def copy_part(part: Params, shape: PolicyShape) -> list[Params]:
         def serve(weights: Params) -> Params:
-            return served_weights(weights, shape, compute.dtype, stored_as)
+            return served_weights(weights, shape, compute.compute_dtype, stored_as)
 
         if shape not in programs:
             places = sampler_shardings(jax.eval_shape(serve, part), shape, own[0])

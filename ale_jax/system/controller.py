@@ -213,7 +213,7 @@ class Run:
 
     def report(self, step: StepReport) -> None:
         config, rollouts = self.setting.config, self.rollouts
-        limit = logp_diff_limit(config.learn.compute, config.engine.eight_bits)
+        limit = logp_diff_limit(config.learn, config.engine.eight_bits)
         tokens = rollouts.replicas.sampled_tokens()
         self.logger.rl_step(step, rollouts.workers, tokens, limit)
         self.logger.sample_trajectories(step, config.algo.mismatch)

@@ -151,16 +151,16 @@ def _updating(
     config: RunConfig, shape: PolicyShape, lora: LoraShape, mesh: AbstractMesh
 ) -> Iterator[Need]:
     """Of the gradient of a model, of which `lora` tells what is trained."""
-    compute = config.learn.compute
+    compute = config.learn
     # The second copy is the gradient of the microbatch that is being computed.
-    alone, stacked = _gradient_bytes(shape, lora, compute.dtype, mesh)
+    alone, stacked = _gradient_bytes(shape, lora, compute.compute_dtype, mesh)
     moved = _bytes(abstract_trained(shape, lora, mesh))
     yield Need("gradients, float32: the sum and one more", moved + alone)
     if stacked:
         yield Need("weights of the layers, stacked, and their gradient", stacked)
     tokens = _tokens_per_device(config, mesh)
-    kept = _kept_per_token(shape, compute.remat, mesh) * jnp.dtype(compute.dtype).itemsize
-    if gathered := _gathered_bytes(shape, lora, compute.dtype, mesh):
+    kept = _kept_per_token(shape, compute.remat, mesh) * jnp.dtype(compute.compute_dtype).itemsize
+    if gathered := _gathered_bytes(shape, lora, compute.compute_dtype, mesh):
         yield Need("weights gathered for use, and their gradient", gathered)
     yield Need("activations kept for the backward pass", tokens * shape.num_layers * kept)
     yield Need("one layer in progress, forward and backward", tokens * _layer(shape, compute, mesh))
@@ -239,7 +239,7 @@ def _sampler_bytes(
     """0 if the sampler uses the learner's own arrays."""
     dtype, stored_as = config.learn.compute_dtype, config.engine.weights
     adapted = config.lora.rank > 0
-    if engine == mesh and not has_own_weights(config.learn.compute, adapted, mesh, stored_as):
+    if engine == mesh and not has_own_weights(config.learn, adapted, mesh, stored_as):
         return 0
     serve = partial(served_weights, shape=policy, dtype=dtype, stored_as=stored_as)
     weights = jax.eval_shape(serve, abstract_trained(policy, FULL, mesh))
@@ -273,7 +273,8 @@ def _kept_per_token(policy: PolicyShape, remat: str, mesh: AbstractMesh) -> int:
 def _layer(policy: PolicyShape, compute, mesh: AbstractMesh) -> int:
     """Bytes per token while a layer is recomputed and its gradient computed."""
     heads, inner = _widths(policy, mesh)
-    return 2 * jnp.dtype(compute.dtype).itemsize * (6 * policy.width + 3 * heads + 3 * inner)
+    size = jnp.dtype(compute.compute_dtype).itemsize
+    return 2 * size * (6 * policy.width + 3 * heads + 3 * inner)
 
 
 def _widths(policy: PolicyShape, mesh: AbstractMesh) -> tuple[int, int]:

@@ -105,7 +105,7 @@ def _given(config: RunConfig) -> _Policy:
 def _open_engines(config: RunConfig, found: _Policy) -> Engines:
     policy, mesh = config.policy_shape(found.tokenizer.vocab_size), make_mesh(config.mesh)
     stored_as, devices = config.engine.weights, config.rollout.devices_per_engine
-    copy = make_sampling_copy(policy, config.learn.compute, mesh, stored_as, devices)
+    copy = make_sampling_copy(policy, config.learn, mesh, stored_as, devices)
     stops, weights = found.tokenizer.stop_ids, copy(found.params)
     meshes = engine_meshes(mesh, devices)
     # Clients send whole histories, which may have lost their place, and go on in several ways.

@@ -57,7 +57,7 @@ class Trainer:
     ):
         self.config, self.policy, self.mesh, self.processes = config, policy, mesh, processes
         learn, algo, self.shape = config.learn, config.algo, config.learn
-        self.model = ModelSpec(policy, mesh, learn.compute, config.lora, learn.balance_weight)
+        self.model = ModelSpec(policy, mesh, learn, config.lora, learn.balance_weight)
         self.state: TrainState | None = None
         self.updates = 0
         self.critics: Critics | None = None
@@ -65,12 +65,12 @@ class Trainer:
         loss = make_loss(algo, self.shape.chunks_per_pack)
         self._step = make_train_step(self.model, optimizer, loss)
         self._token_updates: list[TokenUpdate] = []
-        self._logp = make_logp(policy, mesh, learn.compute)
+        self._logp = make_logp(policy, mesh, learn)
         gate = StalenessGate(config.rl.alpha, config.rl.groups_per_step)
         self._history = WeightHistory(gate.max_age if algo.old_logp == "generating" else 0)
         self._reference: Params | None = None
         stored_as, devices = config.engine.weights, config.rollout.devices_per_engine
-        self._sampling_copy = make_sampling_copy(policy, learn.compute, mesh, stored_as, devices)
+        self._sampling_copy = make_sampling_copy(policy, learn, mesh, stored_as, devices)
         self._published: tuple[list[Params], int] | None = None
         self.engines: Engines | None = None
 

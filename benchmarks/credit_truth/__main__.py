@@ -116,7 +116,7 @@ def measure(config: RunConfig, newest: Newest, plan: Plan, need_both: bool) -> d
             rates |= _rates(player, number, group, plan.rollouts, ANCHORS + len(rates))
             _say(start, f"{len(rates)} states of {number + 1} groups")
     policy = config.policy_shape(newest.tokenizer.vocab_size)
-    model = ModelSpec(policy, make_mesh(config.mesh), config.learn.compute)
+    model = ModelSpec(policy, make_mesh(config.mesh), config.learn)
     critic = train_critic(others, model, params, plan.critic_passes, plan.critic_update)
     numbered = [dataclasses.replace(group, index=n) for n, group in enumerate(groups)]
     credits = assigned(numbered, critic, model, params)

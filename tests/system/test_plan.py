@@ -61,7 +61,7 @@ def test_state_takes_what_is_planned(mesh):
         page_BW = np.zeros((shards, config.engine.shard(shards).swapped_pages), np.int32)
         moved = on_one_device(copy_out(cache, page_BW))
     assert needs["pages on their way to the host or back"] == 2 * moved
-    served = sampling_weights(state.params, policy, config.learn.compute, make_mesh(mesh))
+    served = sampling_weights(state.params, policy, config.learn, make_mesh(mesh))
     own = 0 if served is state.params else on_one_device(served)
     assert needs.get("weights of the sampler, float32", 0) == own
     assert (own > 0) == (mesh.fsdp > 1)

@@ -52,7 +52,7 @@ def _pod(name, of_engine=False):
 @pytest.mark.parametrize("name", PODS)
 def test_a_pods_step_can_be_lowered(name):
     config, policy, mesh = _pod(name)
-    params, compute = abstract_trained(policy, FULL, mesh), config.learn.compute
+    params, compute = abstract_trained(policy, FULL, mesh), config.learn
     size = (config.learn.microbatch_rows, config.learn.pack_length)
     numbers = jax.ShapeDtypeStruct(size, jnp.int32, sharding=batch_sharding(mesh))
     batch = dict.fromkeys(("tokens_BT", "position_BT", "segment_BT"), numbers)
