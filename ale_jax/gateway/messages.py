@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -15,6 +16,10 @@ from ale_jax.gateway.json_values import value_or_text
 Role = Literal["system", "user", "assistant", "tool"]
 # That a message or a call counts beside its text: a template writes at least a token around it.
 AROUND = 16
+# Lines of a system prompt that are new in every call, and say nothing to the policy: they would
+# make each call of a conversation the beginning of another one. Claude Code accounts for its calls
+# in such a line.
+VOLATILE_HEADER = re.compile(r"^x-anthropic-billing-header:.*\n?", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +49,20 @@ class ChatMessage:
         for call in self.tool_calls:
             chars += AROUND + len(call.name) + len(call.arguments) + len(call.id)
         return chars
+
+
+def without_volatile_headers(messages: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
+    """Returns the messages without what VOLATILE_HEADER finds in system prompts, and without those
+    that had nothing else."""
+    kept = []
+    for message in messages:
+        if message.role == "system" and VOLATILE_HEADER.search(message.content):
+            content = VOLATILE_HEADER.sub("", message.content)
+            if not content.strip():
+                continue
+            message = dataclasses.replace(message, content=content)
+        kept.append(message)
+    return tuple(kept)
 
 
 def message_key(message: ChatMessage) -> bytes:

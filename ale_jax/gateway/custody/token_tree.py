@@ -20,7 +20,13 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from ale_jax.gateway.messages import ChatMessage, path_keys, text_key, tools_key
+from ale_jax.gateway.messages import (
+    ChatMessage,
+    path_keys,
+    text_key,
+    tools_key,
+    without_volatile_headers,
+)
 
 BranchChoice = Literal["all", "longest", "leaf"]
 
@@ -177,6 +183,7 @@ class TokenTree:
 
     def place(self, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]] = ()) -> Call:
         """Returns a call as `begin` does, without counting it, as it is not made."""
+        messages = without_volatile_headers(messages)
         if not messages or messages[-1].role == "assistant":
             raise ValueError("the last message must be one that the policy can answer")
         start = tools_key(tools)

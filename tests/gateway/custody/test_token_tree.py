@@ -148,6 +148,20 @@ def test_other_tools_are_another_conversation(tree):
     assert tree.begin(told, [{"name": "other"}]).parent is None
 
 
+def test_a_line_that_accounts_for_each_call_does_not_begin_another_conversation(tree):
+    told = [TASK]
+    for number in range(3):
+        header = f"x-anthropic-billing-header: cc_version=2.1; cch={number};"
+        system = say("system", f"{header}\nsys")
+        last = answer(tree, [system, *told], f"reply {number}")
+        told += [last.reply, say("tool", "seen")]
+    assert with_loss(tree) == [["reply 0", "reply 1", "reply 2"]]
+    assert read(last.context_ids())[:2] == [("system", "sys"), ("user", "task")]
+    only_header, begins_with_it = say("system", header), say("user", f"{header}\ntask")
+    alone = tree.begin([only_header, begins_with_it])
+    assert read(alone.context_ids())[0] == ("user", f"{header}\ntask"), "the user's own words"
+
+
 def test_branches_can_be_chosen_and_what_is_left_out_is_counted(tree):
     first = answer(tree, [TASK], "ab")
     answer(tree, [TASK, first.reply, TASK], "a long reply")
