@@ -77,6 +77,7 @@ def test_only_after_the_discount_and_from_the_start_a_detour_costs():
     assert not long_C[2:].any()  # nobody else has a chunk there
 
 
+@pytest.mark.heavy
 @settings(deadline=None, max_examples=30)
 @given(
     st.lists(st.floats(-2, 2, width=32), min_size=2, max_size=5),
@@ -106,6 +107,7 @@ def test_a_group_of_equals_teaches_exactly_nothing(outcome, size, hp, mean):
     assert not credit_of_group([outcome] * size, 3, hp, gamma=0.7).any()
 
 
+@pytest.mark.heavy
 def test_padding_and_lost_members_have_no_influence():
     rewards = make_rewards([1.0, 0.0, 1.0], [1, 3, 2], [0, 0, 0], valid_N=[True, True, False])
     for hp, filler in itertools.product((CHUNK, DISTANCE), (np.nan, 1e9)):

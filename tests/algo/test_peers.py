@@ -116,6 +116,7 @@ def test_groups_are_not_compared_with_one_another():
         assert not credit([Group(0, (one,)), Group(1, (other,))], hp).any()
 
 
+@pytest.mark.heavy
 def test_where_no_state_comes_again_depth_is_the_history():
     """Each column has observations of its own, and a member with the same last one has the same
     before it: the last observation then tells the whole history."""

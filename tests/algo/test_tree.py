@@ -1,6 +1,7 @@
 """Credit along the tree of a group's histories, against its formula written out, and its limits."""
 
 import numpy as np
+import pytest
 
 from ale_jax.config.algo import AdvantageHypers
 from ale_jax.data.replay import Group
@@ -101,6 +102,7 @@ def test_a_trajectory_without_chunks_counts_at_the_root():
     np.testing.assert_array_equal(credit([group], TREE)[:, :2], [[0.5, 0.5], [0, 0]])
 
 
+@pytest.mark.heavy
 def test_it_may_be_divided_by_a_std():
     groups = random_groups(5, outcomes=OUTCOMES)
     rewards = [t.episode.reward for group in groups for t in group.valid]

@@ -57,6 +57,7 @@ def step(batches, num_chunks, hp):
     return jax.value_and_grad(total)(jnp.linspace(-1.0, 1.0, VOCABULARY))
 
 
+@pytest.mark.heavy
 @each_row(
     "name, level, aggregation, observation_weight",
     [

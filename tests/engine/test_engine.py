@@ -44,6 +44,7 @@ def engine(request, policy):
     engine.close()
 
 
+@pytest.mark.heavy
 def test_sampler_and_learner_agree_on_every_token(policy, engine):
     played = play(engine, 1, turns=3)
     scores, _ = learner_scores(policy, played)
@@ -66,6 +67,7 @@ def test_others_in_the_batch_change_nothing(policy, engine):
         assert_same(got, expected)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("ahead", [False, True])
 def test_the_next_dispatch_begins_before_the_last_is_over(policy, monkeypatch, ahead):
     """And the tokens are the same. Both conversations fill dispatches of four decode steps."""
@@ -87,6 +89,7 @@ def test_the_next_dispatch_begins_before_the_last_is_over(policy, monkeypatch, a
     assert (in_flight == 2).sum() >= 4 * 2 if ahead else order[::2] == ["begin"] * len(order[::2])
 
 
+@pytest.mark.heavy
 def test_conversations_that_end_while_two_dispatches_are_in_flight_leave_their_slots(policy):
     """New ones begin in them, and get the tokens that they get alone."""
     shape, params = policy
@@ -337,6 +340,7 @@ def test_an_engine_whose_thread_has_failed_says_so_to_whoever_asks(policy, monke
     engine.close()
 
 
+@pytest.mark.heavy
 def test_an_ended_conversation_takes_no_slot(engine):
     """A reply that was asked for too late: its slot would never be freed."""
     conversation = engine.open()

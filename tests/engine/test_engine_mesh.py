@@ -66,6 +66,7 @@ def on_mesh(request, on_one_device):
         engine.close()
 
 
+@pytest.mark.heavy
 def test_tokens_and_experts_are_those_of_one_device_whoever_else_is_there(on_mesh, on_one_device):
     engine, _ = on_mesh
     together = _play_all(engine)
@@ -101,6 +102,7 @@ def test_each_device_has_its_share_of_the_cache(on_mesh):
         assert [shard.data.nbytes for shard in pages.addressable_shards] == [pages.nbytes // 8] * 8
 
 
+@pytest.mark.heavy
 def test_no_keys_or_values_travel(on_mesh):
     """What does is smaller than those of one conversation."""
     engine, compiled = on_mesh

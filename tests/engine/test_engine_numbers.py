@@ -12,6 +12,8 @@ from tests.engine.playing import STOP, mean_gap, play
 from tests.engine.shapes import engine_shape
 from tests.model.shapes import DENSE, MOE
 
+pytestmark = pytest.mark.heavy
+
 
 def _play_six(shape, params, **changes):
     engine = Engine(shape, engine_shape(prefill_tokens=(16,), **changes), STOP, params)

@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 from ale_jax.config.model import FLOAT32
 from ale_jax.engine.engine import Engine
@@ -10,6 +11,8 @@ from tests.engine.playing import STOP, learner_scores, mean_gap, play, where_wri
 from tests.engine.shapes import engine_shape
 from tests.model.shapes import MIXED
 from tests.model.weights.families import random_params
+
+pytestmark = pytest.mark.heavy
 
 
 def test_what_it_says_is_true_of_the_weights_that_it_has():

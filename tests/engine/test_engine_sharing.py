@@ -162,6 +162,7 @@ def compiled(caplog):
     jax.config.update("jax_log_compiles", before)
 
 
+@pytest.mark.heavy
 def test_each_program_is_compiled_once(compiled):
     """On a mesh of one device, as a run has it. Pages go to the host and back, too."""
     one = np.array(jax.devices()[:1]).reshape((1,) * 5)

@@ -39,6 +39,7 @@ def engines(copies):
     engines.close()
 
 
+@pytest.mark.heavy
 def test_conversations_are_spread_and_get_the_tokens_of_one_engine(engines, copies):
     with ThreadPoolExecutor(8) as pool:
         played = list(pool.map(lambda n: play(engines, n, 2), range(8)))

@@ -13,6 +13,8 @@ from ale_jax.model.cache import cache_sharding, empty_cache
 from tests.engine.shapes import engine_shape
 from tests.model.shapes import MOE
 
+pytestmark = pytest.mark.heavy
+
 SHAPE = engine_shape(max_sequences=2, max_sequence_length=64)  # room for eight pages of 8 tokens
 
 

@@ -100,6 +100,7 @@ def _engine(ahead, shards=1):
     return Engine(POLICY, shape, STOP, params, mesh=mesh, record_experts=True)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize("ahead", [False, True], ids=["", "ahead"])
 def test_whoever_comes_when_all_get_what_they_get_with_room_for_all(ahead, shards, roomy):
@@ -173,6 +174,7 @@ def test_a_higher_priority_takes_the_place_of_who_writes(ahead, roomy):
     engine.close()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(4))
 def test_whenever_it_is_closed_everybody_gets_an_answer_or_an_error(seed):
     draw, engine = random.Random(seed), _engine(seed % 2 == 1)

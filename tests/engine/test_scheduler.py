@@ -24,6 +24,8 @@ from ale_jax.engine.sequence import DecodedTokens
 from ale_jax.model.cache import LayerPages, LayerRows
 from tests.engine.shapes import engine_shape
 
+pytestmark = pytest.mark.heavy
+
 SIZES = {"max_sequence_length": 40, "page_tokens": 4, "prefill_tokens": (4, 8), "prefill_budget": 8}
 NEVER = 10_000  # dispatches
 STOP = 7

@@ -353,6 +353,7 @@ def test_many_clients_are_served_at_once(gateway):
     gateway.episodes.end(token, "all")
 
 
+@pytest.mark.heavy
 def test_a_prompt_whose_tokens_are_counted_for_long_holds_up_nobody(gateway, monkeypatch):
     token, counts, go_on = gateway.open(), threading.Event(), threading.Event()
 

@@ -242,6 +242,7 @@ REPLIES = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("case", REPLIES)
 def test_a_response_is_what_was_said_whether_or_not_it_is_streamed(gateway, case):
     name, text, most, items = REPLIES[case]

@@ -67,6 +67,7 @@ def files_of(folder):
     return sorted(p for p in folder.rglob("*") if p.is_file())
 
 
+@pytest.mark.heavy
 def test_a_sharded_state_comes_back_bit_for_bit_where_it_lay(tmp_path):
     mesh = make_mesh(MeshShape(data=1, fsdp=2, expert=2, tensor=2))
     shape = dataclasses.replace(MOE, num_layers=1)
@@ -125,6 +126,7 @@ def flip(path):
     path.write_bytes(content)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("damage", [truncate, flip, os.unlink])
 def test_whichever_file_is_damaged_the_checkpoint_before_is_used(tmp_path, damage):
     whole = tmp_path / "whole"

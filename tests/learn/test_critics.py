@@ -140,6 +140,7 @@ def test_all_critics_and_batches_share_one_program(monkeypatch):
     assert len(traced) == 1
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("optimizer", [HYPERS, MUON], ids=lambda hp: hp.name)
 def test_the_error_falls(optimizer):
     critics = _critics(dataclasses.replace(MINI, optimizer=optimizer))

@@ -8,6 +8,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from ale_jax.algo.policy_loss import policy_loss
 from ale_jax.config.algo import LossHypers, MismatchHypers
@@ -15,6 +16,8 @@ from ale_jax.model.params import init_params
 from ale_jax.model.policy import SCORE_BLOCK, logits, score_tokens
 from tests.algo.batches import make_batch
 from tests.model.shapes import DENSE
+
+pytestmark = pytest.mark.heavy
 
 WIDTH = 2 * SCORE_BLOCK // 3  # two rows fill more than one block
 SHAPE = dataclasses.replace(DENSE, tie_embeddings=False)

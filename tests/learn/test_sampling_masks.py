@@ -92,6 +92,7 @@ def test_the_gradient_of_a_step_is_that_of_the_masked_policy(batch):
     assert forced_BT.any() and not np.asarray(update.logp_BT)[forced_BT].any()
 
 
+@pytest.mark.heavy
 def test_a_batch_in_which_nothing_is_masked_is_computed_as_one_without_masks(batch):
     free = dataclasses.replace(batch, mask_id_BT=np.full_like(batch.mask_id_BT, FREE))
     plain = dataclasses.replace(batch, mask_id_BT=None, mask_BIw=None)

@@ -115,6 +115,7 @@ def test_loss_falls(hypers):
     assert losses[-1] < 0.7 * losses[0]
 
 
+@pytest.mark.heavy
 def test_microbatches_change_nothing_but_rounding():
     whole, optimizer, count = _train(ONE_LAYER, _mesh(), rows=8, steps=2, samples=18)
     cut, optimizer_cut, count_cut = _train(ONE_LAYER, _mesh(), rows=2, steps=2, samples=18)
@@ -151,6 +152,7 @@ def test_a_mesh_trains_as_one_device(shape, axes):
     _assert_same_gradients(optimizer, sharded_optimizer)
 
 
+@pytest.mark.heavy
 def test_the_gradient_holds_the_routers_balance_by_its_weight_and_the_microbatchs_share():
     shape, mesh = ONE_LAYER, _mesh()
     params = init_params(jax.random.key(0), shape)
@@ -188,6 +190,7 @@ def test_what_is_computed_per_microbatch_is_averaged_over_them():
     np.testing.assert_allclose(sums["loss"], 3.0, rtol=1e-6)
 
 
+@pytest.mark.heavy
 def test_logp_says_what_the_logits_say():
     mesh = _mesh(**ONE)
     params = init_state(jax.random.key(0), MOE, make_optimizer(HYPERS, MOE), mesh).params

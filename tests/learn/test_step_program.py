@@ -102,6 +102,7 @@ def test_logits_stay_cut_where_the_vocabulary_is(masks):
     assert _largest_array(program) == SCORE_BLOCK * WIDE.vocab_size // 2
 
 
+@pytest.mark.heavy
 def test_what_is_recomputed_frees_memory_and_changes_no_gradient():
     params = init_params(jax.random.key(0), DEEP)
     batch = _batch(4, 256, DEEP.vocab_size)
@@ -121,6 +122,7 @@ def test_what_is_recomputed_frees_memory_and_changes_no_gradient():
         )
 
 
+@pytest.mark.heavy
 def test_bfloat16_computes_nearly_the_same_float32_gradients():
     shape = dataclasses.replace(MOE, num_layers=1)
     params, batch = init_params(jax.random.key(0), shape), _batch(2, 128, shape.vocab_size)

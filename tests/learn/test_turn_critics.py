@@ -87,6 +87,7 @@ def test_each_chunk_counts_once_in_mean_and_std():
 
 
 # Rows of two trajectories or more, and rows of which many have one.
+@pytest.mark.heavy
 @each_row("pack_length", [64, 32])
 def test_a_blend_takes_its_lambda_from_what_critics_know_at_the_end(pack_length):
     shape = dataclasses.replace(SHAPE, pack_length=pack_length)

@@ -11,6 +11,8 @@ from ale_jax.model import attention, paged_attention
 from ale_jax.model.attention import packed_attention, xla_attention
 from ale_jax.model.blockwise_attention import Places
 
+pytestmark = pytest.mark.heavy
+
 B, N, G, H = 2, 4, 2, 64
 # Two conversations and padding; and three, the last up to the row's end.
 SEGMENTS = ((1, 2, 2, 0), (1, 1, 2, 3))

@@ -132,6 +132,7 @@ def _policy_queries(params, rows, shape, layer, replay_BTLK=None):
     return project_qkv(params["layers"][layer], normed_BTD, position_BT, shape)[:2]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("shape", [MOE, DEEP], ids=["experts", "six layers"])
 def test_the_policys_own_layers_are_looked_at(shape):
     params, rows = init_params(jax.random.key(0), shape), _rows(200)
@@ -197,6 +198,7 @@ def _arrays(jaxpr):
             yield from _arrays(inner)
 
 
+@pytest.mark.heavy
 def test_no_more_attention_is_held_than_one_block_of_one_layer():
     T, layers = 4096, (2, 3)
     rows = [jax.ShapeDtypeStruct((2, T), jnp.int32)] * 3 + [jax.ShapeDtypeStruct((2, T), bool)]

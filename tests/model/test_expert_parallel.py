@@ -107,6 +107,7 @@ def test_the_few_tokens_of_a_decode_step_are_seen_by_all_experts():
     assert not _same_layer(MeshShape(data=1, expert=4, tensor=2), 8, 1)
 
 
+@pytest.mark.heavy
 def test_few_tokens_are_rounded_as_many_are():
     """Else sampler and learner would disagree in bfloat16."""
     layer = {name: weight.astype(jnp.bfloat16) for name, weight in LAYER.items()}

@@ -5,6 +5,7 @@ from functools import partial
 
 import jax
 import numpy as np
+import pytest
 
 from ale_jax.model.cache import empty_cache
 from ale_jax.model.generate import PrefillBatches, prefill_and_decode
@@ -73,6 +74,7 @@ def test_the_cache_is_copied_nowhere():
     assert not re.findall(rf"= f32\[{pages}\]\S* copy\(.*", program)
 
 
+@pytest.mark.heavy
 def test_several_decode_steps_give_what_single_ones_would():
     """Ten tokens, more than a page has, of one conversation, while the other ends after four."""
     steps, budget_S = 10, np.array([10, 4])

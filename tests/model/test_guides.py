@@ -133,6 +133,7 @@ def test_the_gradient_is_that_of_the_tokens_that_were_allowed(drawn):
     assert not grad_BTD[:, :-1][forced_BT].any(), "a certain token teaches nothing"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "sizes", [{"data": 2, "tensor": 4}, {"data": 2, "tensor": 2, "context": 2}]
 )

@@ -53,6 +53,7 @@ def trained():
     return before, jax.device_get(state.params), moments
 
 
+@pytest.mark.heavy
 def test_new_adapters_change_nothing(trained):
     before, _, _ = trained
     plain = {name: w for name, w in before.items() if not name.startswith("adapter")}

@@ -159,6 +159,7 @@ def test_the_balancing_loss_is_k_when_balanced_and_grows_when_not():
         np.testing.assert_allclose(found, loss, rtol=1e-6)
 
 
+@pytest.mark.heavy
 def test_the_figures_show_which_layer_collapsed():
     """Two microbatches; the second layer's tokens all go to experts 0 and 1 of eight."""
     parts = [

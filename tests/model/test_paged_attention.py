@@ -43,6 +43,7 @@ def test_the_gpu_kernel_interpreted(monkeypatch):
     np.testing.assert_allclose(out_BNH, _by_rows(q_BNH, pages, page_BW), atol=1e-5)
 
 
+@pytest.mark.heavy
 def test_the_tpu_kernel_interpreted():
     q_BNH, pages, page_BW = _inputs()
     with pltpu.force_tpu_interpret_mode():
@@ -92,6 +93,7 @@ def test_int8_keeps_each_head_to_half_a_step_of_its_largest():
     assert (np.abs(load(stored, jnp.float32) - x) <= 0.501 * step).all()
 
 
+@pytest.mark.heavy
 def test_who_has_a_kernel():
     _, pages, _ = _inputs()
     quantized = LayerPages(*(store_as(x, Int8(None, None)) for x in (pages.k_GPbH, pages.v_GPbH)))

@@ -27,6 +27,7 @@ def test_result_and_gradients(einsum, x_shape, weight_shape):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.heavy
 def test_gradients_have_the_types_of_the_inputs():
     x, weight = jnp.ones((2, 3), jnp.bfloat16), jnp.ones((3, 4), jnp.bfloat16)
     y, pull = jax.vjp(lambda x, w: product(x, w, jnp.float32), x, weight)

@@ -51,6 +51,7 @@ def test_matrices_of_layers_are_stored_in_eight_bits_and_the_rest_is_not(shape):
     assert served["embed_VD"].dtype == jnp.bfloat16
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("form", ["int8", "fp8"])
 def test_a_loop_reads_eight_bits_in_each_of_its_steps(form):
     stored = quantise(ARRAY_EDF[0, :5], (0,), form)

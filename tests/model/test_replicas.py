@@ -47,6 +47,7 @@ def test_what_cannot_be_divided_is_refused():
         engine_sizes({"data": 1, "fsdp": 1, "expert": 4, "tensor": 2, "context": 1}, 4)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("sizes", "devices"), [(MESH, 0), (MESH, 2), (MESH, 4), (MeshShape(tensor=2, context=2), 0)]
 )

@@ -138,6 +138,7 @@ def test_a_push_changes_what_is_drawn_and_not_the_plain_log_probability():
     assert len(set(np.asarray(sampled.token_S)[~odd])) == 40
 
 
+@pytest.mark.heavy
 def test_the_most_probable_tokens_are_shown_to_who_wants_them():
     sampled = sample(LOGITS_SV, _state(), _guides(wants_top_S=ODD_S))
     np.testing.assert_array_equal(sampled.top_id_Sk[1], np.arange(39, 19, -1))

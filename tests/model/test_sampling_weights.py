@@ -57,6 +57,7 @@ def test_layers_of_one_form_share_a_program(monkeypatch):
     assert traced == [0, 1, 1]
 
 
+@pytest.mark.heavy
 def test_where_nothing_is_cut_the_learners_own_arrays_are_served():
     mesh, learned = _on(MeshShape(data=2, expert=2, tensor=2))
     assert sampling_weights(learned, MOE, FLOAT32, mesh) is learned

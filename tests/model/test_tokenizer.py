@@ -227,6 +227,7 @@ def test_the_text_of_tools_is_what_the_template_tells_of_them(tokenizer):
     assert len(learned.text_ids("description")) == 1 < len(tokenizer.text_ids("description"))
 
 
+@pytest.mark.heavy
 def test_what_is_kept_of_very_long_tools_is_nothing(tokenizer):
     """Each of a client's calls may have others."""
     fresh = ChatTokenizer(tokenizer._tokenizer)

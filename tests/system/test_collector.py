@@ -7,6 +7,8 @@ import pytest
 
 from ale_jax.system.collector import YOUNG_OBJECTS, spared_by_collector
 
+pytestmark = pytest.mark.heavy
+
 
 class Node:
     pass

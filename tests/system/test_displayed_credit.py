@@ -27,6 +27,8 @@ from tests.learn.test_assemble import EQUAL, IPA, MIXED
 from tests.model.shapes import DENSE
 from tests.rows import each_row
 
+pytestmark = pytest.mark.heavy
+
 SHAPE = Shape(microbatch_rows=1, pack_length=8, chunks_per_pack=4)  # one trajectory each
 TINY = dataclasses.replace(DENSE, num_layers=1)
 MISMATCH = MismatchHypers("token", 1.1, "chunk", filter_high=1.1)

@@ -87,6 +87,7 @@ def contents(path):
     return sorted(each for each in path.rglob("*") if each.parent.name != LEASE_DIR)
 
 
+@pytest.mark.heavy
 def test_the_folder_says_what_the_run_would(run, export, tmp_path):
     path, policy, state = run()
     before = contents(path)
@@ -150,6 +151,7 @@ def test_a_folder_is_there_whole_or_not_at_all(run, export, tmp_path, monkeypatc
     assert out.stat().st_mode & 0o777 == 0o755
 
 
+@pytest.mark.heavy
 def test_what_cannot_be_exported_is_refused_and_nothing_is_written(run, export, tmp_path):
     path, _, _ = run()
     out = tmp_path / "out"

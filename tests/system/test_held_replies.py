@@ -1,10 +1,13 @@
 """Training of a policy whose replies are held to a schema, from sampling to publish."""
 
 import numpy as np
+import pytest
 
 from ale_jax.records import FREE
 from tests.system.choices import CHOICES, LENGTHS
 from tests.system.in_process import mean_reward, train
+
+pytestmark = pytest.mark.heavy
 
 
 def test_a_policy_learns_what_to_choose_among_the_replies_that_a_schema_allows():

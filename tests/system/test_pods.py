@@ -28,6 +28,8 @@ from ale_jax.model.sharding import (
 from ale_jax.system.checks import checked_config
 from tests.test_configs import PLANNED
 
+pytestmark = pytest.mark.heavy
+
 PODS = [name for name in PLANNED if name.endswith(("v5p", "v6e", "tpu7x"))]
 
 

@@ -2,9 +2,12 @@
 
 import jax
 import numpy as np
+import pytest
 
 from ale_jax.algo.ratio import log_ratio
 from tests.system.in_process import FromTheStart, mean_reward, train
+
+pytestmark = pytest.mark.heavy
 
 # Each step trains on what the weights of the step before sampled. So a change of the sampler, the
 # credit, the loss or the optimizer shows here. Update the figures only for a change that is meant

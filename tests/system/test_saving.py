@@ -147,6 +147,7 @@ def test_a_run_that_is_stopped_after_a_save_failed_loses_no_step(rig, newest):
     assert events == [FAILED] and checkpoints.durable == Cursor(newest)
 
 
+@pytest.mark.heavy
 def test_what_the_checkpoint_before_needs_of_the_journal_survives_a_save_that_failed(rig):
     saver, checkpoints, _ = rig
     saver._journal.append(make_trajectory(0, 0))  # open at step 0, closed at step 20

@@ -123,6 +123,7 @@ def test_updates_that_are_not_finite_again_and_again_end_the_run(tmp_path, skipp
         reports_of([skipped] * 6, tmp_path)
 
 
+@pytest.mark.heavy
 def test_updates_that_are_not_finite_once_in_a_while_do_not(tmp_path):
     good = ({SKIPPED: False}, {CRITICS_WITHOUT_UPDATE: 0, CRITIC_SKIPPED: 1})
     bad = ({SKIPPED: True}, {CRITICS_WITHOUT_UPDATE: 1, CRITIC_SKIPPED: 2})

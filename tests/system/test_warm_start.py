@@ -42,6 +42,7 @@ def _probability(params, sample):
     return np.exp(sum(logp_TV[i - 1, ids[i]] for i in np.flatnonzero(written)))
 
 
+@pytest.mark.heavy
 def test_the_probe_is_the_mean_probability_of_whole_transcripts():
     samples = _samples(40)  # more than one batch holds
     params = jax.tree.map(lambda w: 0.1 * w, init_params(jax.random.key(0), MOE))

@@ -46,6 +46,7 @@ def ledger(engine, tokenizer):
     return TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("branches", "replies"), [("all", 5), ("longest", 2), ("leaf", 1)])
 def test_a_trajectory_has_the_conversations_that_are_wanted(engine, tokenizer, branches, replies):
     ledger = TalkingLedger(engine, tokenizer, 0, 9, branches=branches)

@@ -65,6 +65,7 @@ def drawn(guide, tokenizer, rng):
         assert len(ids) < 3000
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_grammar_of_calls_lets_nothing_else_through(tokenizer, name):
     speaks, rng, names, counts = language(tokenizer, name), np.random.default_rng(0), set(), set()
@@ -88,6 +89,7 @@ def asked_for(**properties):
     return ChatRequest("m", ASKED.messages, (tool,), REQUIRED)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_values_of_calls_are_what_their_schema_says(tokenizer, name):
     asked = asked_for(

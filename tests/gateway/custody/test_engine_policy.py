@@ -91,6 +91,7 @@ def test_arguments_that_no_prompt_can_hold_as_json_are_text(tokenizer, arguments
     assert json.dumps(arguments)[1:-1] in tokenizer.decode(ids)
 
 
+@pytest.mark.heavy
 def test_an_agent_behind_the_gateway_gets_the_tokens_of_our_own_loop(episode, engine, tokenizer):
     ledger = TalkingLedger(engine, tokenizer, 0, REPLY_TOKENS)
     ledger.open("own", KEY, Sampling())
@@ -305,6 +306,7 @@ def test_openais_client_talks_to_the_engine(engine, tokenizer):
     )
 
 
+@pytest.mark.heavy
 def test_more_conversations_than_the_engine_has_places_for_all_get_their_turn(engine, tokenizer):
     """Three episodes with four conversations each, over four slots; each twice."""
     policy = EnginePolicy(engine, tokenizer, Sampling(), REPLY_TOKENS)

@@ -55,6 +55,7 @@ def _play(ledger, name):
     return replies, ledger.close(name, _episode())
 
 
+@pytest.mark.heavy
 def test_a_trajectory_holds_what_was_read_and_written(engine, tokenizer):
     ledger = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9)
     replies, trajectory = _play(ledger, "a")

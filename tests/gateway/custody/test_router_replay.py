@@ -22,6 +22,8 @@ from tests.engine.shapes import engine_shape
 from tests.gateway.custody.talking import TalkingLedger
 from tests.model.shapes import MIXED
 
+pytestmark = pytest.mark.heavy
+
 POLICY = dataclasses.replace(MIXED, num_layers=3)  # the first layer is dense, two are not
 PARAMS = init_params(jax.random.key(1), POLICY)
 PROMPT = prompt(1, 45)  # five pages of 8 are full before the last id, which is not read

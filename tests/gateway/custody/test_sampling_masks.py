@@ -93,6 +93,7 @@ def packed(trajectory):
     return batch
 
 
+@pytest.mark.heavy
 def test_the_learner_finds_the_log_probabilities_that_the_engine_sampled_with(ledger, policy):
     shape, params = policy
     batch = packed(played(ledger, temperature=0.8))

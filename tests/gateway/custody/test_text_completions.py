@@ -57,6 +57,7 @@ def gateway(engine_and_tokenizer):
         yield gateway
 
 
+@pytest.mark.heavy
 def test_the_policy_reads_the_text_alone_and_goes_on(gateway):
     found = gateway.completions.create(prompt=TEXT, logprobs=2, **ASKED)
     (call,) = gateway.calls()

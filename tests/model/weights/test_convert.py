@@ -68,6 +68,7 @@ def test_a_gguf_file_becomes_a_folder_that_transformers_loads(source, tmp_path):
     assert ChatTokenizer.load(folder).stop_ids == ChatTokenizer(tokenizer).stop_ids
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -240,6 +240,7 @@ def test_every_second_layer_sparse_is_said_by_the_other_layers(tmp_path):
     assert open_checkpoint(folder).shape.dense_layers == (0,)
 
 
+@pytest.mark.heavy
 def test_no_byte_of_a_header_breaks_more_than_the_file(folder):
     whole = (folder / FIRST).read_bytes()
     (length,) = struct.unpack("<Q", whole[:8])

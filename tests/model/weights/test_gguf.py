@@ -197,6 +197,7 @@ def test_no_byte_of_the_metadata_breaks_more_than_the_file(whole):
 MESSAGES = [{"role": "user", "content": "Read lemon.txt <|im_end|> now"}]
 
 
+@pytest.mark.heavy
 def test_tokenizer_and_template_come_from_the_file(tmp_path):
     trained = train_bpe(MESSAGES * 10, 320)
     tokenizer = ChatTokenizer.load(write_tokenizer(tmp_path / "x.gguf", trained))

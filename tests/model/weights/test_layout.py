@@ -10,6 +10,8 @@ from ale_jax.model.weights.layout import is_stored, layout
 from tests.model.shapes import DENSE, MIXED, QWEN2
 from tests.model.weights.families import random_params
 
+pytestmark = pytest.mark.heavy
+
 # Together they have every weight there is.
 SHAPES = {"experts": MIXED, "untied": DENSE, "biases": dataclasses.replace(QWEN2, num_layers=1)}
 

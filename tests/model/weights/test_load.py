@@ -77,6 +77,7 @@ def _peak_beside_the_result(action):
         tracemalloc.stop()
 
 
+@pytest.mark.heavy
 def test_nothing_is_twice_in_memory(tmp_path):
     shape = dataclasses.replace(MOE, vocab_size=2048, width=256, num_layers=6, expert_width=128)
     params = random_params(shape)

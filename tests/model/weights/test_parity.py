@@ -14,6 +14,8 @@ from ale_jax.model.weights.layout import is_stored, layout
 from ale_jax.model.weights.load import load_params, open_checkpoint
 from tests.model.weights.families import FAMILIES, make_model, save_model, stored_tensors
 
+pytestmark = pytest.mark.heavy
+
 # Two rows of 65 tokens: enough for the sorted-block dispatch.
 TOKENS_BT = np.random.default_rng(0).integers(0, 96, (2, 65)).astype(np.int32)
 POSITION_BT = np.tile(np.arange(65, dtype=np.int32), (2, 1))

@@ -131,6 +131,7 @@ def test_a_finding_is_one_write_so_that_processes_share_a_pipe_line_by_line(proc
         monkeypatch.undo()
 
 
+@pytest.mark.heavy
 def test_text_of_others_cannot_control_the_terminal():
     sent = ["x" * 100, "FAIL", "\x1b[2J\nok    forged", ""]
     line = str(Finding.parse(sent))

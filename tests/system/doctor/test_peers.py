@@ -95,6 +95,7 @@ def test_a_sum_that_fails_on_another_process_alone_is_a_failure(monkeypatch, fou
     assert failed == ([] if is_right else ["1: all-reduce"])
 
 
+@pytest.mark.heavy
 def test_a_process_that_is_gone_when_all_add_up_is_a_failure(monkeypatch):
     ends = [Connection(end) for end in socket.socketpair()]
     monkeypatch.setattr(peers, "check_sum", lambda: ends[1].close() or ok("all-reduce", "3"))

@@ -30,6 +30,7 @@ def test_all_come_whoever_is_first_and_the_port_is_free_again(address):
         assert [finding.state for finding in found] == [State.OK] * 3
 
 
+@pytest.mark.heavy
 def test_who_is_missing_is_named_to_all(address):
     for finding in call(address, 4, (0, 2), 5.0):  # a busy machine needs some for those who come
         assert finding.state is State.FAIL

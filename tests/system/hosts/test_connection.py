@@ -127,6 +127,7 @@ def test_silence_is_told_from_waiting(monkeypatch):
         end.receive()
 
 
+@pytest.mark.heavy
 def test_a_batch_may_take_longer_than_a_silence(monkeypatch):
     monkeypatch.setattr(module, "SILENCE_S", 0.5)
     array = np.ones(2 << 20, np.int32)

@@ -66,6 +66,7 @@ def _wait(condition):
         time.sleep(0.01)
 
 
+@pytest.mark.heavy
 def test_a_conversation_is_the_same_as_with_an_engine_at_hand(ledger, remote):
     found, (remote, _) = [], remote
     for conversations, name in ((ledger, "near"), (remote, "far")):

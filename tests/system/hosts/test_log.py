@@ -121,6 +121,7 @@ def test_rows_are_sent_once_until_they_are_forgotten(run):
     run.leader.end(0)
 
 
+@pytest.mark.heavy
 def test_an_error_after_a_loss_is_the_loss():
     ours, theirs = socket.socketpair()
     conversations = Connection(socket.socketpair()[0])

@@ -226,6 +226,7 @@ def test_what_was_played_before_an_interruption_is_delivered_and_not_played(rig)
     assert rig.workers.begun.empty()
 
 
+@pytest.mark.heavy
 def test_a_publish_ends_the_groups_that_it_makes_too_old(rig):
     gate = StalenessGate(alpha=0.5, groups_per_step=2)
     buffer = ReplayBuffer(gate, GROUP_SIZE)
