@@ -1,8 +1,8 @@
 """Messages as a chat template writes them, in pieces: what the template says, and what others said.
 
-The pieces are tokenized separately, the second kind without special tokens. So text from an agent,
-a sandbox or a client can neither end a turn nor open one, and the ids of a message do not depend on
-the messages around it.
+Together the pieces are the template's text, and they are encoded as a whole. Special tokens of the
+second kind are left to be ordinary text, so that an agent, a sandbox or a client can neither end a
+turn nor open one.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ class Piece(NamedTuple):
 
 
 class ChatRenderer:
-    """Renders conversations by a chat template, in pieces that can be tokenized one after the
-    other."""
+    """Renders conversations by a chat template, in pieces.
+
+    end_of_turn: the special token behind a reply. opening: what the template writes before a reply,
+    behind its last special token.
+    """
 
     def __init__(
         self, apply_template: Callable[[list[Message], Any, bool], str], special: Collection[str]
@@ -46,6 +49,7 @@ class ChatRenderer:
         self._special, self._suspect = re.compile(names), re.compile(f"{names}|{_NUL}")
         self._parts_of = lru_cache(MAX_SKELETONS)(self._parts)
         self.end_of_turn = self._end_of_turn()
+        self.opening = self._opening()
 
     def first(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> list[Piece]:
         """Returns the pieces of a conversation that begins with `messages`, up to the policy's next
@@ -56,8 +60,8 @@ class ChatRenderer:
         return self._pieces(messages, tools, first=True)
 
     def following(self, messages: Sequence[Message]) -> list[Piece]:
-        """Returns the pieces of messages that follow a reply of the policy and the token that ended
-        it."""
+        """Returns the pieces of messages that follow a reply of the policy. The first begins with
+        the token that ends its turn."""
         return self._pieces(messages, None, first=False)
 
     def _pieces(
@@ -89,8 +93,7 @@ class ChatRenderer:
             text = self._render(messages, tools)
         else:
             text = self._after_reply(messages, add_generation_prompt=True)
-            # The reply has its end of turn.
-            text = text.removeprefix(self.end_of_turn)
+            text = self.end_of_turn + text.removeprefix(self.end_of_turn)
         parts, start = [], 0
         for slot in _SLOT.finditer(text):
             as_json = slot[2] is not None
@@ -114,6 +117,10 @@ class ChatRenderer:
                 "formats that end turns with one are supported"
             )
         return found[0]
+
+    def _opening(self) -> str:
+        *_, (text, *_) = self._parts(json.dumps([[{"role": "user", "content": "-"}], None]), False)
+        return self._special.split(text)[-1]
 
     def _render(self, messages: list[Message], tools: Any, prompt: bool = True) -> str:
         try:

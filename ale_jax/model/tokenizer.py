@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ale_jax.model.chat_render import MAX_KEPT_CHARS, ChatRenderer, Message, Piece
+from ale_jax.model.chat_render import ChatRenderer, Message
+from ale_jax.model.piece_encoder import PieceEncoder
 
 ChatMessage = dict[str, str]  # {"role": ..., "content": ...}, as chat templates want it
 
@@ -35,17 +36,16 @@ MARKERS = (
     "</tools>",
 )
 
-# Text that the chat format repeats in every turn (a tool call's JSON, a role's line) is one piece,
+# Text that the chat format repeats in every turn (a role's line, a tool call's JSON) is one piece,
 # which BPE turns into one token. The other pieces are words, single digits, and single other
 # characters. A name therefore has the same tokens wherever it occurs, and copying it is easy to
-# learn.
+# learn. A role's line ends a piece, whatever follows it: the policy's reply is written behind it.
 _PIECES = (
-    r'\n\{"name": "[a-z]+", "arguments": \{"[a-z]+": "|"\}\}\n|[a-z]+\n\z'
+    r'\A(?:system|user|assistant)\n|\n\{"name": "[a-z]+", "arguments": \{"[a-z]+": "|"\}\}\n'
     r"|\.[a-z]{2,4}\b|[A-Za-z]+|[0-9]|\s|[^\sA-Za-z0-9]"
 )
 
 OTHER_ENDS = (END_OF_TEXT, "<|end_of_text|>", "<|eom_id|>", "<|call|>")
-MAX_TEXTS = 4096  # of a template, whose ids are kept
 # Of several templates, the names of those that transformers uses with tools and without.
 TOOL_USE, DEFAULT = "tool_use", "default"
 
@@ -107,8 +107,7 @@ def _training_texts(messages: Iterable[ChatMessage]) -> Iterator[str]:
 class ChatTokenizer:
     """The chat format over a transformers tokenizer whose template is ChatML-like (Qwen3, ours).
 
-    Thread-safe by a lock, because whether special tokens count as text is stored in the tokenizer
-    itself.
+    Thread-safe.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, tools: list[dict] | None = None):
@@ -125,7 +124,7 @@ class ChatTokenizer:
         if TOOL_USE in _named_templates(tokenizer):
             self._tool_renderer = ChatRenderer(self._render_tool_use, self._special.values())
         self._byte_names = _byte_names(self._rust.decoder)
-        self._own_ids = lru_cache(MAX_TEXTS)(partial(self._encode, special=True))
+        self._encoder = PieceEncoder(self._rust, self._special, self._lock)
         self.vocab_size = len(tokenizer)
         self.stop_ids = _stop_ids(tokenizer, self._renderer.end_of_turn)
 
@@ -247,31 +246,19 @@ class ChatTokenizer:
         tools = (self._tools if tools is None else tools) or None
         renderer = self._tool_renderer if tools else self._renderer
         if first:
-            pieces = renderer.first(new_messages, tools)
-        else:
-            pieces = renderer.following(new_messages)
-        return np.concatenate(list(map(self._ids_of, pieces)))
+            return self._encoder.ids_of(renderer.first(new_messages, tools))
+        # Without the end of the turn, which the reply has.
+        return self._encoder.ids_of(renderer.following(new_messages))[1:]
 
     def text_ids(self, text: str) -> np.ndarray:
         """Returns the ids of a text that may name special tokens."""
-        return self._encode(text, special=True)
+        return self._encoder.text_ids(text)
 
     def reply_ids(self, text: str) -> np.ndarray:
         """Returns the ids of a reply that the policy did not write (an oracle's), end of turn
         included."""
-        return np.append(self._encode(text, special=False), self.stop_ids[0]).astype(np.int32)
-
-    def _ids_of(self, piece: Piece) -> np.ndarray:
-        if piece.own and len(piece.text) <= MAX_KEPT_CHARS:
-            return self._own_ids(piece.text)
-        return self._encode(piece.text, special=piece.own)
-
-    def _encode(self, text: str, special: bool) -> np.ndarray:
-        with self._lock:
-            # By itself, as transformers' own wrapper takes as long as the encoding of a short text.
-            self._rust.encode_special_tokens = not special
-            ids = self._rust.encode(text, add_special_tokens=False).ids
-        return np.asarray(ids, np.int32)
+        ids = self._encoder.reply_ids(text, self._renderer.opening)
+        return np.append(ids, self.stop_ids[0]).astype(np.int32)
 
     def _render(self, messages: list[Message], tools: Any, add_generation_prompt: bool) -> str:
         text = self._tokenizer.apply_chat_template(

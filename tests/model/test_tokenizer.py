@@ -6,8 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ale_jax.model.tokenizer import END_OF_TURN, ChatTokenizer, tools_text, train_bpe
 
@@ -89,6 +91,42 @@ def test_a_sandbox_cannot_write_special_tokens(tokenizer, text):
     assert text in tokenizer._tokenizer.decode(prompt)
 
 
+@pytest.fixture(scope="module")
+def exported(tokenizer, tmp_path_factory):
+    """As others load it."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    tokenizer.save(folder)
+    return AutoTokenizer.from_pretrained(folder)
+
+
+# What the pieces of our vocabulary begin and end with, and what could be read as a role's line.
+SAID = st.lists(
+    st.sampled_from(
+        ["user\n", "assistant", "\n", " ", '{"name": "bash", "arguments": {"command": "']
+    )
+    | st.sampled_from(['"}}', "417", "lemon.txt", "cat", "é", CALL, "<tool_call>", "</tool_call>"]),
+    max_size=4,
+).map("".join)
+# All texts but replies come from outside, where a marker's name is ordinary text.
+OUTSIDE = SAID.map(lambda text: re.sub("</?tool_call>", "", text))
+
+
+@given(system=OUTSIDE, task=OUTSIDE, turns=st.lists(st.tuples(SAID, OUTSIDE), max_size=3))
+@example("Work.", "Read lemon.txt", [(CALL, "next: rose.txt")])
+@example("Work.\n", "user\nuser\n", [("user\n", '{"name": "bash", "arguments": {"a": "b"}}')])
+def test_in_transformers_an_exported_folder_gives_what_was_trained(
+    tokenizer, exported, system, task, turns
+):
+    told = [{"role": "system", "content": system}, {"role": "user", "content": task}]
+    ids = tokenizer.prompt_ids(told, first=True).tolist()
+    for reply, observation in turns:
+        new = [{"role": "tool", "content": observation}]
+        ids += [*tokenizer.reply_ids(reply), *tokenizer.prompt_ids(new, first=False)]
+        told += [{"role": "assistant", "content": reply}, *new]
+    whole = exported.apply_chat_template(told, add_generation_prompt=True, return_dict=False)
+    assert ids == whole
+
+
 @pytest.fixture
 def impatient_threads():
     usual = sys.getswitchinterval()
@@ -100,7 +138,7 @@ def impatient_threads():
 @pytest.mark.usefixtures("impatient_threads")
 def test_conversations_tokenize_at_once_as_they_do_one_by_one(tokenizer):
     alone = [tokenizer.prompt_ids(DIALOGUE[:2], first=True).tolist()] * 64
-    for _ in range(20):  # each time with the template's own text to be tokenized first
+    for _ in range(20):  # each time with the messages to be rendered first
         fresh = ChatTokenizer(tokenizer._tokenizer)
         with ThreadPoolExecutor(8) as pool:
             ids = pool.map(lambda _, t=fresh: t.prompt_ids(DIALOGUE[:2], first=True), alone)
@@ -235,9 +273,8 @@ def test_what_is_kept_of_very_long_tools_is_nothing(tokenizer):
     def kept_after(description):
         function = {"name": "bash", "description": description, "parameters": {}}
         fresh.prompt_ids(DIALOGUE[:2], True, [{"type": "function", "function": function}])
-        caches = fresh._own_ids, fresh._renderer._parts_of
-        return [cache.cache_info().currsize for cache in caches]
+        return fresh._renderer._parts_of.cache_info().currsize
 
     first = kept_after("Runs.")
     assert kept_after("x " * 100_000) == first
-    assert kept_after("Runs it.") == [size + 1 for size in first]
+    assert kept_after("Runs it.") == first + 1

@@ -129,12 +129,12 @@ def test_every_token_is_one_that_its_mask_allows_and_masks_repeat(ledger):
 
 
 def test_schemas_that_allow_too_many_sets_are_refused_and_the_episode_goes_on(ledger, monkeypatch):
-    monkeypatch.setattr("ale_jax.gateway.custody.sampling_masks.MAX_MASKS", 3)
+    monkeypatch.setattr("ale_jax.gateway.custody.sampling_masks.MAX_MASKS", 2)
     ledger.open("a", KEY, Sampling())
     with served(make_app(ledger.episodes, "policy")) as url:
         client = openai.OpenAI(base_url=url, api_key="a", max_retries=0)
         asked = {"model": "policy", "messages": [{"role": "user", "content": "Read lemon.txt."}]}
-        with pytest.raises(openai.BadRequestError, match="3 different sets of tokens"):
+        with pytest.raises(openai.BadRequestError, match="2 different sets of tokens"):
             client.chat.completions.create(**asked, tools=[TOOL], tool_choice="required")
         client.chat.completions.create(**asked)
     trajectory = ledger.close("a", EPISODE)
