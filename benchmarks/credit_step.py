@@ -22,9 +22,8 @@ from ale_jax.config.model import PolicyShape
 from ale_jax.config.optimizer import OptimizerHypers
 from ale_jax.config.run import RunConfig
 from ale_jax.data.packing import Sample, pack_all
-from ale_jax.learn.learner import make_loss
 from ale_jax.learn.state import init_state, make_optimizer
-from ale_jax.learn.step import ModelSpec, make_train_step
+from ale_jax.learn.step import ModelSpec, make_loss, make_train_step
 from ale_jax.records import Batch, Turn
 from ale_jax.system.checks import checked_config
 

@@ -30,9 +30,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from ale_jax.config.model import DTYPES, STORED_AS
 from ale_jax.config.run import RunConfig
 from ale_jax.data.packing import pack
-from ale_jax.learn.learner import make_loss
 from ale_jax.learn.state import abstract_state, make_optimizer
-from ale_jax.learn.step import ModelSpec, make_train_step
+from ale_jax.learn.step import ModelSpec, make_loss, make_train_step
 from ale_jax.model.compute import in_parts, sampling_part
 from ale_jax.model.lora import trained
 from ale_jax.model.sharding import batch_sharding, mesh_sizes

@@ -23,8 +23,26 @@ class Shape(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class LearnConfig(Compute, Shape):
-    """How a batch is computed: in microbatches of packed rows."""
+    """How a batch is computed: in microbatches of packed rows, and in one or several updates."""
 
+    minibatches: int = setting(
+        1,
+        "number of updates that a step's groups are divided among, every n-th group to the same "
+        "one; fewer where nothing in a share has a gradient. Advantages are computed before, over "
+        "all groups; each update divides by the tokens of its own share.",
+        at_least=1,
+        at_most=1 << 30,
+        remedy="1 is one update per epoch",
+    )
+    epochs: int = setting(
+        1,
+        "how often the policy learns from each step's groups. Like minibatches, this makes more "
+        "updates of a step, which the optimizer's warmup_steps and decay_steps count. pi_old stays "
+        "that of the step.",
+        at_least=1,
+        at_most=1000,
+        remedy="1 uses each step's groups once",
+    )
     balance_weight: float = setting(
         1e-3,
         "weight of the router's load-balancing loss.",

@@ -50,7 +50,7 @@ class RlConfig(Settings):
     )
     max_uses: int = setting(
         1,
-        "updates that a group may be used for while it is fresh.",
+        "steps that a group may be used in while it is fresh.",
         at_least=1,
     )
     dynamic_sampling: bool = setting(

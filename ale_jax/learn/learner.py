@@ -2,11 +2,12 @@
 
     groups -> rewards r_k of chunks                                tabulate_rewards
            -> A_k; of IPA, from G_k = r_k + gamma G_{k+1} (Eq 7)   credit_table
-           -> samples -> packed batches, and the denominator Z     credited_samples, pack_all
+           -> samples -> packed minibatches, each with its Z       credited_samples, pack_all
            -> log pi_old, log pi_prox, log pi_ref of tokens        fill_old_logp
            -> A_t = sum_l (gamma lam)^l delta_{t+l} by critics     credit_by_critics
            -> A_t f_t where A_t > 0, by attention                  amplify_by_attention
-           -> policy, by the gradient of (1/Z) sum_t L_t           policy_loss
+           -> policy, by the gradient of (1/Z) sum_t L_t, once
+              for each minibatch of each epoch                     policy_loss
            -> critics, by the gradient of sum_t (V(s_t) - R_t)^2   learn_values
 
 `Programs` runs what needs weights. Everything else is a function of arrays, and stands in a file
@@ -17,29 +18,27 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
 
 from ale_jax.algo.losses import count_loss_denominator
-from ale_jax.algo.policy_loss import policy_loss
 from ale_jax.config.algo import AlgoConfig
 from ale_jax.config.critics import CriticsHypers
-from ale_jax.config.learn import Shape
+from ale_jax.config.learn import LearnConfig, Shape
 from ale_jax.data.packing import Sample, pack_all
 from ale_jax.data.replay import Group
 from ale_jax.learn.attention_credit import amplify_by_attention
 from ale_jax.learn.credit import RewardTable, credit_table, credited_samples, tabulate_rewards
 from ale_jax.learn.critics import learn_values
 from ale_jax.learn.old_policies import fill_old_logp
-from ale_jax.learn.step import LossFn, TokenUpdate
+from ale_jax.learn.step import TokenUpdate
 from ale_jax.learn.token_credit import (
     credit_by_critics,
     credit_token_returns,
     scale_advantages,
 )
-from ale_jax.model.policy import TokenScores
 from ale_jax.records import Batch
 
 Metrics = Mapping[str, jax.Array]
@@ -49,14 +48,14 @@ Metrics = Mapping[str, jax.Array]
 class LearnerOptions:
     """What a learner does with a step's groups.
 
-    shape: of the packed batches.
+    learn: the shape of the packed batches, and the number of updates.
     attention_credit: whether advantages are amplified by attention.
     """
 
     algo: AlgoConfig
     critics: CriticsHypers
     attention_credit: bool
-    shape: Shape
+    learn: LearnConfig
 
 
 class Programs(Protocol):
@@ -69,7 +68,7 @@ class Programs(Protocol):
         """Whether only the critics learn."""
 
     def begin_step(self, *, version: int) -> None:
-        """Keeps the present weights under this version."""
+        """Keeps the present weights under this version, and begins a list of `token_updates`."""
 
     def logp(self, batches: Sequence[Batch], *, weights: int | str) -> list[np.ndarray]:
         """Returns log pi of each policy token, float32 [B, T]."""
@@ -87,58 +86,86 @@ class Programs(Protocol):
         """Lets the policy's learning rate fall from now on."""
 
     def token_updates(self) -> list[TokenUpdate]:
-        """Returns what the last update was to each token."""
+        """Returns what the updates of this step were to each token: an entry for each batch of each
+        update, in their order."""
 
     def update_critic(self, batches: Sequence[Any], *, number: int, tokens: int) -> Metrics:
         """Updates one critic once."""
 
 
+class Minibatch(NamedTuple):
+    """What one update is computed from: some of the step's batches, and what divides their loss."""
+
+    batches: slice
+    loss_denominator: np.float32
+
+
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """What one update is made of. `samples` are the trajectories that can teach something.
+    """What a step's updates are made of. `samples` are the trajectories that can teach something.
 
-    read_updates: reads what the update was to the tokens of each batch, until the next update; []
-    if there was none.
+    minibatches: those that have batches, which are in their order.
+    read_updates: reads what the first update with each batch was to its tokens, until the next
+    step; [] if there was none.
     """
 
     batches: list[Batch]
-    loss_denominator: np.float32
+    minibatches: list[Minibatch]
     table: RewardTable
     samples: list[Sample]
     read_updates: Callable[[], Sequence[TokenUpdate]] = list
 
 
 def assemble(
-    groups: Sequence[Group], algo: AlgoConfig, shape: Shape, imitated: Sequence[Sample] = ()
+    groups: Sequence[Group],
+    algo: AlgoConfig,
+    shape: Shape,
+    imitated: Sequence[Sample] = (),
+    minibatches: int = 1,
 ) -> Step:
-    """Credits a step's groups and packs them into microbatches of one shape.
+    """Credits a step's groups and packs them, for each minibatch, into microbatches of one shape.
 
     imitated: what is learned beside them without being sampled, Eq 10; the loss_denominator, which
     counts what the policy wrote, does not count it.
+    minibatches: the number of shares, of which each has every n-th group. All of a group are in
+    one, so that each share holds successes and failures of the same tasks.
 
-    The loss_denominator counts every valid trajectory. Those whose advantages are all zero (groups
-    of equal outcomes) are counted, and not computed, unless the loss has terms beside the
-    advantages or credit is yet to come, to tokens. All that they could add is a balancing loss: the
-    router of a mixture of experts is balanced on the trajectories that are computed.
+    A loss_denominator counts every valid trajectory of its share. Those whose advantages are all
+    zero (groups of equal outcomes) are counted, and not computed, unless the loss has terms beside
+    the advantages or credit is yet to come, to tokens. All that they could add is a balancing loss:
+    the router of a mixture of experts is balanced on the trajectories that are computed.
 
     Two groups have two members of one token each, with the outcomes 1 and 0, and 1 and 1. By
     "outcome" and the group's mean, the first group's advantages are 1/2 and -1/2, and the second
-    one's are 0. So `samples` are the first group's, and the loss_denominator is 4.
+    one's are 0. So `samples` are the first group's, and the loss_denominator is 4. In two
+    minibatches, the first group's would have the loss_denominator 2, and the second none.
     """
     table = tabulate_rewards(groups, shape.chunks_per_pack, algo.advantage.anchor_depth)
     every = credited_samples(table, credit_table(table, len(groups), algo))
     all_teach = algo.teaches_without_credit or algo.advantage.of_tokens
     with_gradient = every if all_teach else [s for s in every if np.any(s.advantage_C)]
-    loss, packed = algo.loss, pack_all(every, shape)
-    loss_denominator = count_loss_denominator(packed, loss.aggregation, loss.constant_tokens)
-    batches = pack_all([*with_gradient, *imitated], shape)
+    batches: list[Batch] = []
+    shares: list[Minibatch] = []
+    for number in range(minibatches):
+        share = slice(number, None, minibatches)
+        taught = [s for s in with_gradient if s.group % minibatches == number] + [*imitated[share]]
+        if own := pack_all(taught, shape):
+            written = pack_all([s for s in every if s.group % minibatches == number], shape)
+            rows = slice(len(batches), len(batches) + len(own))
+            shares.append(Minibatch(rows, _loss_denominator(written, algo)))
+            batches += own
     if algo.advantage.estimator == "token_return":
         batches = credit_token_returns(batches, table.tag_G, algo)
-    return Step(batches, loss_denominator, table, with_gradient)
+    return Step(batches, shares, table, with_gradient)
+
+
+def _loss_denominator(batches: Sequence[Batch], algo: AlgoConfig) -> np.float32:
+    loss = algo.loss
+    return count_loss_denominator(batches, loss.aggregation, loss.constant_tokens)
 
 
 class Learner:
-    """Makes each step's update, with the programs of a trainer."""
+    """Makes each step's updates, with the programs of a trainer."""
 
     def __init__(self, options: LearnerOptions, programs: Programs):
         algo = options.algo
@@ -147,27 +174,36 @@ class Learner:
 
     def learn(
         self, groups: Sequence[Group], imitated: Sequence[Sample], version: int
-    ) -> tuple[Step, Metrics, dict[str, float]]:
-        """Returns (the step's batches and credit, sums of `make_train_step`, figures).
+    ) -> tuple[Step, list[Metrics], dict[str, float]]:
+        """Returns (the step's batches and credit, sums of `make_train_step` for each update,
+        figures).
 
         imitated: samples of the imitation term. version: of the present weights. The sums are still
-        on the device. They are empty if nothing has a gradient, and during the critics' warm-up.
+        on the device. There are none if nothing has a gradient, and during the critics' warm-up.
         """
         options, programs = self._options, self._programs
         programs.begin_step(version=version)
-        step = assemble(groups, options.algo, options.shape, imitated)
+        learn = options.learn
+        step = assemble(groups, options.algo, learn, imitated, learn.minibatches)
         batches = fill_old_logp(step.batches, options.algo, version, self.logp)
         batches, figures = self._credit_tokens(batches, step.table.tag_G, version)
         step = dataclasses.replace(step, batches=batches)
         if not batches:  # every group's outcomes were equal
-            return step, {}, figures
-        sums: Metrics = {}
+            return step, [], figures
+        updates: list[Metrics] = []
         if not programs.warming_up:
-            sums = programs.update(batches, loss_denominator=float(step.loss_denominator))
-            step = dataclasses.replace(step, read_updates=programs.token_updates)
+            updates = [self._update(step, some) for some in step.minibatches * learn.epochs]
+            first_epoch = slice(len(batches))
+            step = dataclasses.replace(
+                step, read_updates=lambda: programs.token_updates()[first_epoch]
+            )
         if options.critics.count:
             figures |= learn_values(batches, options.critics, options.algo, programs.update_critic)
-        return step, sums, figures
+        return step, updates, figures
+
+    def _update(self, step: Step, some: Minibatch) -> Metrics:
+        denominator = float(some.loss_denominator)
+        return self._programs.update(step.batches[some.batches], loss_denominator=denominator)
 
     def logp(self, weights: int | str, batch: Batch) -> np.ndarray:
         """Returns the log-probability of each policy token, float32 [B, T]; 0 elsewhere. weights: a
@@ -196,26 +232,7 @@ class Learner:
             batches, more = amplify_by_attention(
                 batches,
                 lambda rows: programs.attention_factors(rows, version=version),
-                options.shape.chunks_per_pack,
+                options.learn.chunks_per_pack,
             )
             figures |= more
         return batches, figures
-
-
-def make_loss(algo: AlgoConfig, chunks_per_pack: int) -> LossFn:
-    """Makes the loss for `make_train_step`. chunks_per_pack: of the batches' shape."""
-
-    def loss_fn(
-        scores: TokenScores, arrays: dict[str, jax.Array], loss_denominator: jax.Array
-    ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        return policy_loss(
-            scores.logp_BT,
-            scores.entropy_BT,
-            arrays,
-            loss_denominator,
-            chunks_per_pack,
-            algo.loss,
-            algo.mismatch,
-        )
-
-    return loss_fn

@@ -15,6 +15,8 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from ale_jax.algo.policy_loss import policy_loss
+from ale_jax.config.algo import AlgoConfig
 from ale_jax.config.learn import Shape
 from ale_jax.config.model import FLOAT32, FULL, Compute, LoraShape, PolicyShape
 from ale_jax.data.packing import Sample, pack
@@ -37,6 +39,25 @@ Total = tuple[Params, Metrics]  # gradient and metrics of the microbatches until
 TrainStep = Callable[[TrainState, Sequence[Any], float], tuple[TrainState, Metrics, list[Any]]]
 # (scores, arrays of the batch, loss_denominator) -> (loss, sums for the metrics)
 LossFn = Callable[[TokenScores, dict[str, jax.Array], jax.Array], tuple[jax.Array, Metrics]]
+
+
+def make_loss(algo: AlgoConfig, chunks_per_pack: int) -> LossFn:
+    """Makes the loss for `make_train_step`. chunks_per_pack: of the batches' shape."""
+
+    def loss_fn(
+        scores: TokenScores, arrays: dict[str, jax.Array], loss_denominator: jax.Array
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        return policy_loss(
+            scores.logp_BT,
+            scores.entropy_BT,
+            arrays,
+            loss_denominator,
+            chunks_per_pack,
+            algo.loss,
+            algo.mismatch,
+        )
+
+    return loss_fn
 
 
 class TokenUpdate(NamedTuple):

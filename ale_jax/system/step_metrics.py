@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import zlib
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -20,13 +21,15 @@ from ale_jax.monitor.schedule import ScheduledGroup, ScheduledStep
 from ale_jax.records import Status, Trajectory
 from ale_jax.system.tasks import Cursor, is_success
 
+OF_AN_UPDATE = ("loss", "balance", "grad_norm")  # sums of a train step that are means already
+
 
 @dataclasses.dataclass(frozen=True)
 class StepReport:
     """One finished step.
 
-    cursor: after the step. made: the batches and credit of the step. sums: of `make_train_step`, on
-    the host; {} if there was nothing to learn.
+    cursor: after the step. made: the batches and credit of the step. updates: of each update, the
+    sums of `make_train_step`, on the host; [] if there was nothing to learn.
     extra: metrics of the learner, the log-probability difference and the resampler.
     waiting_seconds: time spent waiting for groups.
     learner_seconds: time from the arrival of the groups to the publication of the weights.
@@ -36,7 +39,7 @@ class StepReport:
     cursor: Cursor
     groups: list[Group]
     made: Step
-    sums: dict[str, np.ndarray]
+    updates: list[dict[str, np.ndarray]]
     extra: dict[str, float]
     waiting_seconds: float
     learner_seconds: float
@@ -55,6 +58,7 @@ def step_metrics(report: StepReport) -> dict[str, float | dict[str, int]]:
         "episodes": report.cursor.episodes,
         "policy_tokens": report.cursor.policy_tokens,
         "trajectories_with_gradient": len(report.made.samples),
+        "updates": len(report.updates),
         "dropped_stale": report.cursor.dropped_stale,
         "dropped_failed": report.cursor.dropped_failed,
         "dropped_equal": report.cursor.dropped_equal,
@@ -64,7 +68,8 @@ def step_metrics(report: StepReport) -> dict[str, float | dict[str, int]]:
         "time/learner_s": report.learner_seconds,
         **_episode_times(report.trajectories),
     }
-    learner = _loss_metrics(report.sums) | router_figures(report.sums)
+    sums = add_updates(report.updates)
+    learner = _loss_metrics(sums) | router_figures(sums)
     return rollouts | run | times | learner | report.extra
 
 
@@ -96,6 +101,21 @@ def _rollout_metrics(
         "no_verdict": float(np.mean([t.episode.status == Status.NO_VERDICT for t in trajectories])),
         "malformed_calls": float(np.mean([t.episode.malformed_calls for t in trajectories])),
     }
+
+
+def add_updates(updates: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Adds the sums of a step's updates. What is already a mean over an update (OF_AN_UPDATE)
+    becomes the mean over the updates.
+
+        >>> first, second = ({"loss": np.array(x), "tokens": np.array(8)} for x in (1.0, 2.0))
+        >>> {name: float(x) for name, x in add_updates([first, second]).items()}
+        {'loss': 1.5, 'tokens': 16.0}
+    """
+    total: dict[str, np.ndarray] = {}
+    for sums in updates:
+        total = {name: total[name] + x for name, x in sums.items()} if total else dict(sums)
+    means = {name: total[name] / len(updates) for name in OF_AN_UPDATE if name in total}
+    return total | means
 
 
 def _loss_metrics(arrays: dict[str, np.ndarray]) -> dict[str, float]:

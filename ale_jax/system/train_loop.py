@@ -55,7 +55,7 @@ def train_loop(
     resampler: Resampler,
     run: TrainedRun,
 ) -> Cursor:
-    """Trains from the state at `cursor` until `rl.steps` updates are made. Returns the last cursor.
+    """Trains from the state at `cursor` until `rl.steps` steps are made. Returns the last cursor.
 
     Consumes: the oldest fresh groups of the replay buffer, one step's worth at a time.
     Waits for: that many complete groups.
@@ -72,7 +72,7 @@ def train_loop(
         groups = feed.take(run.check_stop)
         taken = time.monotonic()
         imitated = resampler.imitation(groups, config.algo.gamma)
-        made, sums, metrics = learner.learn(groups, imitated, version)
+        made, updates, metrics = learner.learn(groups, imitated, version)
         # The step runs on the device while the host updates the curriculum.
         resampler.learn(groups, version, feed.replay)
         metrics |= resampler.figures(groups, version)
@@ -81,8 +81,9 @@ def train_loop(
             decay_at = 0.0
         # Wait for the step before its weights are published, so that versions and metrics do not
         # depend on when the engine picks up the weights.
-        sums = jax.device_get(sums)
-        skipped.note(sums, cursor.step + 1)
+        updates = jax.device_get(updates)
+        for sums in updates:
+            skipped.note(sums, cursor.step + 1)
         # Of a critic's updates of one step, some may be skipped while the others train it.
         if CRITICS_WITHOUT_UPDATE in metrics:
             critics_skipped.note({SKIPPED: metrics[CRITICS_WITHOUT_UPDATE]}, cursor.step + 1)
@@ -96,7 +97,7 @@ def train_loop(
         run.publish(cursor.step)
         feed.gate.publish(cursor.step)
         seconds, dropped = (taken - start, time.monotonic() - taken), feed.take_dropped()
-        run.report(StepReport(cursor, groups, made, sums, metrics, *seconds, dropped))
+        run.report(StepReport(cursor, groups, made, updates, metrics, *seconds, dropped))
     feed.end()
     return cursor
 

@@ -25,13 +25,13 @@ from ale_jax.engine.engines import Engines
 from ale_jax.learn.attention_credit import make_factors
 from ale_jax.learn.checkpoint import OrbaxFiles
 from ale_jax.learn.critics import Critics
-from ale_jax.learn.learner import Learner, LearnerOptions, make_loss
+from ale_jax.learn.learner import Learner, LearnerOptions
 from ale_jax.learn.manifest import Digests
 from ale_jax.learn.old_policies import REFERENCE, WeightHistory, make_logp
 from ale_jax.learn.rows import own_rows
 from ale_jax.learn.schedule import begin_decay
 from ale_jax.learn.state import TrainState, WholeState, begin, make_optimizer
-from ale_jax.learn.step import Metrics, ModelSpec, TokenUpdate, make_train_step
+from ale_jax.learn.step import Metrics, ModelSpec, TokenUpdate, make_loss, make_train_step
 from ale_jax.model.lora import trained, with_trained
 from ale_jax.model.params import Params
 from ale_jax.model.replicas import engine_meshes, make_sampling_copy
@@ -78,7 +78,7 @@ class Trainer:
         """Makes what decides, in the first process, on the updates that this trainer makes."""
         config = self.config
         amplified = config.attention_credit.credit != "none"
-        return Learner(LearnerOptions(config.algo, config.critics, amplified, self.shape), self)
+        return Learner(LearnerOptions(config.algo, config.critics, amplified, config.learn), self)
 
     @property
     def warming_up(self) -> bool:
@@ -145,6 +145,7 @@ class Trainer:
     @command(forgets=True)
     def begin_step(self, version: int) -> None:
         """Keeps the present weights as long as tokens of theirs may come. version: of these."""
+        self._token_updates = []
         self._history.keep(version, self.begun.params)
 
     @command(rows=True)
@@ -177,7 +178,8 @@ class Trainer:
         device."""
         self.updates += 1
         denominator = np.float32(loss_denominator)
-        self.state, sums, self._token_updates = self._step(self.begun, batches, denominator)
+        self.state, sums, tokens = self._step(self.begun, batches, denominator)
+        self._token_updates += tokens
         return sums
 
     @command()
@@ -188,7 +190,7 @@ class Trainer:
 
     @command(rows=True)
     def token_updates(self) -> list[TokenUpdate]:
-        """Returns what the last update was to the tokens of each of its batches."""
+        """Returns what each update of this step was to the tokens of each of its batches."""
         return [TokenUpdate(*map(own_rows, each)) for each in self._token_updates]
 
     @command()

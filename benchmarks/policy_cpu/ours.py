@@ -26,9 +26,8 @@ from ale_jax.config.hardware import MeshShape
 from ale_jax.config.model import PolicyShape
 from ale_jax.config.optimizer import OptimizerHypers
 from ale_jax.engine.engine import Engine
-from ale_jax.learn.learner import make_loss
 from ale_jax.learn.state import begin, make_optimizer
-from ale_jax.learn.step import ModelSpec, make_train_step
+from ale_jax.learn.step import ModelSpec, make_loss, make_train_step
 from ale_jax.model.params import Params
 from ale_jax.model.sharding import make_mesh, param_shardings
 from ale_jax.model.weights.load import load_params, open_checkpoint

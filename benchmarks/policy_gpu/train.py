@@ -11,8 +11,7 @@ import numpy as np
 
 from ale_jax.config.hardware import MeshShape
 from ale_jax.config.model import Compute, PolicyShape
-from ale_jax.learn.learner import make_loss
-from ale_jax.learn.step import ModelSpec, gradient_function
+from ale_jax.learn.step import ModelSpec, gradient_function, make_loss
 from ale_jax.model.compute import EXACT
 from ale_jax.model.params import Params
 from ale_jax.model.sharding import make_mesh

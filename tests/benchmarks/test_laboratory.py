@@ -16,7 +16,8 @@ from ale_jax.config.learn import Shape
 from ale_jax.configs.algorithms import PRESETS
 from ale_jax.data.replay import Group
 from ale_jax.files import read_json
-from ale_jax.learn.learner import assemble, make_loss
+from ale_jax.learn.learner import assemble
+from ale_jax.learn.step import make_loss
 from ale_jax.learn.token_credit import credit_by_critics, scale_advantages
 from benchmarks.laboratory import golden, picture
 from benchmarks.laboratory.comparison import paired
@@ -137,7 +138,7 @@ def trainer_gradient(found, groups, setting: Setting, value_QMD2):
             # The laboratory's policies predict no observations.
             logp_BT = jnp.where(arrays["chunk_BT"] >= 0, logp_MDLV.reshape(-1)[at], 0.0)
             scores = SimpleNamespace(logp_BT=logp_BT, entropy_BT=entropy_BT)
-            loss += loss_fn(scores, arrays, step.loss_denominator)[0]
+            loss += loss_fn(scores, arrays, step.minibatches[0].loss_denominator)[0]
         return loss
 
     return jax.grad(total)(setting.now)

@@ -43,7 +43,7 @@ def _written(step):
 
 def test_groups_of_equals_are_counted_and_not_computed():
     step = assemble([MIXED, EQUAL], IPA, SHAPE)
-    assert step.loss_denominator == 4 * 5  # policy tokens of all four
+    assert step.minibatches[0].loss_denominator == 4 * 5  # policy tokens of all four
     np.testing.assert_allclose(step.samples[0].advantage_C, [0.25, 0.5])  # gamma (R - 1/2), R - 1/2
     np.testing.assert_allclose(step.samples[1].advantage_C, [-0.25, -0.5])
     assert _written(step) == 2 * 5
@@ -63,7 +63,7 @@ def test_groups_of_equals_are_computed_where_the_loss_has_other_terms():
 def test_what_the_system_lost_neither_teaches_nor_counts():
     step = assemble([ONE_LOST, MIXED], IPA, SHAPE)
     assert len(step.samples) == 2  # the survivor of the first group is equal to its baseline
-    assert step.loss_denominator == 3 * 5
+    assert step.minibatches[0].loss_denominator == 3 * 5
 
 
 def test_grpo_gives_all_chunks_of_a_trajectory_the_same():
@@ -75,7 +75,7 @@ def test_grpo_gives_all_chunks_of_a_trajectory_the_same():
     )
     step = assemble([MIXED], grpo, SHAPE)
     np.testing.assert_allclose([s.advantage_C for s in step.samples], [[1, 1], [-1, -1]], rtol=1e-4)
-    assert step.loss_denominator == 2 * 7
+    assert step.minibatches[0].loss_denominator == 2 * 7
 
 
 def test_a_balanced_group_counts_the_tokens_of_its_chunks():
@@ -155,9 +155,33 @@ def test_what_is_imitated_is_learned_beside_the_rest_and_counted_nowhere():
     weights = np.array([0.25, 0.5], np.float32)
     imitated = Sample(turns, np.zeros(0, np.float32), num_prefix_turns=2, imitate_P=weights)
     without, step = assemble([MIXED], IPA, SHAPE), assemble([MIXED], IPA, SHAPE, [imitated])
-    assert step.loss_denominator == without.loss_denominator == 2 * 5
+    assert step.minibatches[0].loss_denominator == without.minibatches[0].loss_denominator == 2 * 5
     assert _written(step) == _written(without)
     weight = np.concatenate([b.imitate_BT[b.imitate_BT != 0] for b in step.batches])
     np.testing.assert_array_equal(np.sort(weight), [0.25, 0.25, 0.5, 0.5, 0.5])
     (alone,) = assemble([EQUAL], IPA, SHAPE, [imitated]).batches  # all that there is to learn
     assert (alone.chunk_BT == -1).all() and (alone.imitate_BT != 0).sum() == 5
+
+
+def test_minibatches_divide_what_a_step_teaches_and_count_their_own_tokens():
+    groups = [MIXED, EQUAL, ONE_LOST, MIXED]
+    whole, step = assemble(groups, IPA, SHAPE), assemble(groups, IPA, SHAPE, minibatches=2)
+    first, second = step.minibatches
+    assert [s.tolist() for s in map(_credit, whole.samples)] == [
+        s.tolist() for s in map(_credit, step.samples)
+    ]
+    assert step.batches[first.batches] + step.batches[second.batches] == step.batches
+    assert [set(_groups(step.batches[m.batches])) for m in (first, second)] == [{0}, {3}]
+    assert (first.loss_denominator, second.loss_denominator) == (3 * 5, 4 * 5)
+    # What is imitated is dealt out, too; nothing else of the second share is learned here.
+    imitated = [Sample.of(t, np.zeros(2, np.float32), group=9) for t in EQUAL.members]
+    first, second = assemble(groups[:3], IPA, SHAPE, imitated, minibatches=2).minibatches
+    assert (first.loss_denominator, second.loss_denominator) == (3 * 5, 2 * 5)
+
+
+def _credit(sample):
+    return sample.advantage_C
+
+
+def _groups(batches):
+    return np.concatenate([b.group_BT[b.chunk_BT >= 0] for b in batches]).tolist()

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from ale_jax.config.critics import CriticsHypers
-from ale_jax.config.learn import Shape
+from ale_jax.config.learn import LearnConfig
 from ale_jax.data.replay import Group
 from ale_jax.learn.finite import SKIPPED
 from ale_jax.learn.learner import Learner, LearnerOptions
@@ -16,13 +16,15 @@ GROUPS, MEMBERS, CHUNKS = 2, 4, 3
 
 
 class Trainer:
-    """Remembers the batches of the last update. Its critics say the same everywhere."""
+    """Remembers the batches of each update. Its critics say the same everywhere."""
 
     warming_up = False
-    token_updates = list
 
     def begin_step(self, *, version):
-        pass
+        self.updates = []
+
+    def token_updates(self):
+        return [batch.chunk_BT for batches, _ in self.updates for batch in batches]
 
     def logp(self, batches, *, weights):
         return [np.zeros(batch.chunk_BT.shape, np.float32) for batch in batches]
@@ -31,7 +33,7 @@ class Trainer:
         return [np.full((1, *batch.chunk_BT.shape), 0.5, np.float32) for batch in batches]
 
     def update(self, batches, *, loss_denominator):
-        self.batches = batches
+        self.updates.append((batches, loss_denominator))
         return {}
 
     def update_critic(self, batches, *, number, tokens):
@@ -57,22 +59,24 @@ class Recorder(Trainer):
         return super().update_critic(batches, number=number, tokens=tokens)
 
 
-def learn(trainer, preset, lam):
-    """A step with successes and failures."""
-    critics = CriticsHypers(count=1, lam=lam)
-    options = LearnerOptions(arm(preset).algo, critics, False, Shape(4, 32, 16))
+def learn(trainer, preset, lam=1.0, groups=GROUPS, **updates):
+    """A step with successes and failures. updates: how many are made of it."""
+    algo, shape = arm(preset).algo, {"pack_length": 32, "chunks_per_pack": 16}
+    critics = CriticsHypers(count=int(algo.advantage.from_critics), lam=lam)
+    learn = LearnConfig(microbatch_rows=4, **shape, **updates)
     groups = [
         Group(group, tuple(_member(group, member) for member in range(MEMBERS)))
-        for group in range(GROUPS)
+        for group in range(groups)
     ]
-    Learner(options, trainer).learn(groups, (), 0)
+    return Learner(LearnerOptions(algo, critics, False, learn), trainer).learn(groups, (), 0)
 
 
 def advantages(preset, lam):
     """Of each token of a step."""
     trainer = Trainer()
     learn(trainer, preset, lam)
-    return np.stack([batch.advantage_BT for batch in trainer.batches])
+    (batches, _), *_ = trainer.updates
+    return np.stack([batch.advantage_BT for batch in batches])
 
 
 def _member(group, member):
@@ -96,3 +100,27 @@ def test_critics_are_asked_before_they_learn_and_learn_alone_while_they_warm_up(
         trainer = Recorder(warming_up)
         learn(trainer, "turn_topr", 1.0)
         assert trainer.calls == calls
+
+
+def test_each_epoch_has_all_minibatches_and_each_of_them_every_nth_group():
+    trainer = Trainer()
+    step, updates, _ = learn(trainer, "grpo", groups=5, minibatches=2, epochs=3)
+    assert len(updates) == 2 * 3
+    groups = [
+        {int(g) for b in batches for g in b.group_BT[b.chunk_BT >= 0]}
+        for batches, _ in trainer.updates
+    ]
+    assert groups == [{0, 2, 4}, {1, 3}] * 3
+    written = MEMBERS * CHUNKS * 2  # tokens of a group
+    assert [denominator for _, denominator in trainer.updates] == [3 * written, 2 * written] * 3
+    # Credit compares all groups, and what is displayed is the first update with each batch.
+    whole, _, _ = learn(Trainer(), "grpo", groups=5)
+    alike = sorted(tuple(s.advantage_C) for s in whole.samples)
+    assert sorted(tuple(s.advantage_C) for s in step.samples) == alike
+    assert len(step.read_updates()) == len(step.batches)
+
+
+def test_a_minibatch_without_a_gradient_makes_no_update():
+    trainer = Trainer()
+    _, updates, _ = learn(trainer, "grpo", groups=2, minibatches=4)
+    assert len(updates) == 2

@@ -10,9 +10,9 @@ from jax.sharding import AxisType
 from ale_jax.config.algo import LossHypers
 from ale_jax.config.hardware import MeshShape
 from ale_jax.config.learn import Shape
-from ale_jax.learn.learner import assemble, make_loss
+from ale_jax.learn.learner import assemble
 from ale_jax.learn.rows import to_device
-from ale_jax.learn.step import ModelSpec, gradient_function
+from ale_jax.learn.step import ModelSpec, gradient_function, make_loss
 from ale_jax.model.params import init_table, param_table
 from ale_jax.model.policy import hidden_states, logits
 from tests.learn.test_assemble import EQUAL, IPA
@@ -44,16 +44,16 @@ def test_a_group_without_advantages_learns_what_it_was_answered():
     params = init_table(jax.random.key(0), param_table(TINY))
     made = assemble([EQUAL], ALGO, SHAPE)
     (batch,) = made.batches
-    assert not batch.advantage_BT.any() and made.loss_denominator == 2 * 5
+    assert not batch.advantage_BT.any() and made.minibatches[0].loss_denominator == 2 * 5
     gradient = jax.jit(gradient_function(ModelSpec(TINY, mesh), make_loss(ALGO, 4)))
     with jax.set_mesh(mesh):
         grads, sums, tokens = gradient(
-            params, params, to_device(batch, mesh), made.loss_denominator, 1.0
+            params, params, to_device(batch, mesh), made.minibatches[0].loss_denominator, 1.0
         )
 
     def expected_loss(params):
         nll = sum(nll_of_answers(params, member) for member in EQUAL.members)
-        return WEIGHT * nll / made.loss_denominator, nll
+        return WEIGHT * nll / made.minibatches[0].loss_denominator, nll
 
     (loss, nll), expected = jax.jit(jax.value_and_grad(expected_loss, has_aux=True))(params)
     np.testing.assert_allclose(sums["loss"], loss, rtol=1e-5)

@@ -12,9 +12,8 @@ from ale_jax.config.algo import AdvantageHypers, AlgoConfig, LossHypers, Mismatc
 from ale_jax.config.hardware import MeshShape
 from ale_jax.config.learn import Shape
 from ale_jax.data.packing import Sample, pack_all
-from ale_jax.learn.learner import make_loss
 from ale_jax.learn.state import init_state, make_optimizer
-from ale_jax.learn.step import ModelSpec, make_train_step
+from ale_jax.learn.step import ModelSpec, make_loss, make_train_step
 from ale_jax.model.sharding import make_mesh
 from tests.data.make_trajectories import make_turn
 from tests.learn.test_step import HYPERS

@@ -14,10 +14,10 @@ from ale_jax.config.algo import LOSSES, AlgoConfig, LossHypers, MismatchHypers
 from ale_jax.config.hardware import MeshShape
 from ale_jax.config.learn import Shape
 from ale_jax.configs.algorithms import PRESETS
-from ale_jax.learn.learner import assemble, make_loss
+from ale_jax.learn.learner import Minibatch, assemble
 from ale_jax.learn.old_policies import make_logp
 from ale_jax.learn.rows import to_device
-from ale_jax.learn.step import ModelSpec, gradient_function
+from ale_jax.learn.step import ModelSpec, gradient_function, make_loss
 from ale_jax.model.params import init_table, param_table
 from ale_jax.model.policy import TokenScores
 from ale_jax.monitor.trajectories import TRAJECTORIES_FILE, TrajectoryWriter, read_trajectories
@@ -73,12 +73,13 @@ def _trained(algo):
     logp_of, rng = make_logp(TINY, mesh), np.random.default_rng(0)
     made = assemble([EQUAL, MIXED], algo, SHAPE)
     logps = [logp_of(params, batch) for batch in made.batches]
+    (share,) = made.minibatches
     batches = [_noisy(b, x_BT, rng) for b, x_BT in zip(made.batches, logps, strict=True)]
     loss = make_loss(algo, SHAPE.chunks_per_pack)
     gradient = jax.jit(gradient_function(ModelSpec(TINY, mesh), loss))
     with jax.set_mesh(mesh):
         updates = [
-            gradient(params, params, to_device(b, mesh), made.loss_denominator, 1.0)[-1]
+            gradient(params, params, to_device(b, mesh), share.loss_denominator, 1.0)[-1]
             for b in batches
         ]
     made = dataclasses.replace(made, batches=batches, read_updates=lambda: updates)
@@ -89,15 +90,16 @@ def _pushes(made, algo, logps):
     """Of each member of MIXED: the gradient of the loss by the log-probability of each of its
     tokens, times minus the loss denominator."""
     loss_fn, pushes = make_loss(algo, SHAPE.chunks_per_pack), {}
+    (share,) = made.minibatches
     for batch, logp_BT in zip(made.batches, logps, strict=True):
         arrays = {name: jnp.asarray(x) for name, x in vars(batch).items() if x is not None}
 
         def loss_of(logp_BT, arrays=arrays):
             zeros_BT = jnp.zeros_like(logp_BT)
             scores = TokenScores(logp_BT, zeros_BT, zeros_BT.astype(bool))
-            return loss_fn(scores, arrays, made.loss_denominator)[0]
+            return loss_fn(scores, arrays, share.loss_denominator)[0]
 
-        push_BT = -made.loss_denominator * np.asarray(jax.grad(loss_of)(jnp.asarray(logp_BT)))
+        push_BT = -share.loss_denominator * np.asarray(jax.grad(loss_of)(jnp.asarray(logp_BT)))
         for member in (0, 1):
             own_BT = (batch.group_BT == 1) & (batch.member_BT == member) & (batch.chunk_BT >= 0)
             if own_BT.any():
@@ -185,7 +187,7 @@ def test_credit_is_advantage_times_weight_times_ratio_or_its_bound(name, ratio, 
         advantage_BT=np.full(written_BT.shape, sign * A, np.float32),
     )
     algo = AlgoConfig("test", 1.0, "sampler", IPA.advantage, LOSS_OF[name], MismatchHypers())
-    report = SimpleNamespace(batches=[made], loss_denominator=7.0)
+    report = SimpleNamespace(batches=[made], minibatches=[Minibatch(slice(1), np.float32(7.0))])
     pushes = _pushes_of_group(report, algo, logp_BT)
     np.testing.assert_allclose(pushes, expected, rtol=1e-5, atol=1e-6)
     assert len(pushes) == written_BT.sum()
@@ -194,5 +196,5 @@ def test_credit_is_advantage_times_weight_times_ratio_or_its_bound(name, ratio, 
 def _pushes_of_group(made, algo, logp_BT):
     (batch,) = made.batches
     one = dataclasses.replace(batch, group_BT=np.ones_like(batch.group_BT))
-    whole = SimpleNamespace(batches=[one], loss_denominator=made.loss_denominator)
+    whole = SimpleNamespace(batches=[one], minibatches=made.minibatches)
     return np.concatenate(list(_pushes(whole, algo, [logp_BT]).values()))

@@ -49,7 +49,7 @@ def _log(workdir, report):
     ],
 )
 def test_a_learner_far_from_its_engine_is_an_event(gap, event, tmp_path):
-    _log(tmp_path, StepReport(Cursor(step=1), [GROUP], NOTHING_LEARNED, {}, gap, 0.1, 0.2))
+    _log(tmp_path, StepReport(Cursor(step=1), [GROUP], NOTHING_LEARNED, [], gap, 0.1, 0.2))
     (line,) = read_metrics(tmp_path / "metrics.jsonl").records
     assert gap.keys() == line.keys() & {"train_rollout_logp_diff"}
     kinds = [e.kind for e in read_events(tmp_path / "events.jsonl").records]
@@ -58,7 +58,7 @@ def test_a_learner_far_from_its_engine_is_an_event(gap, event, tmp_path):
 
 def test_updates_that_were_skipped_are_counted_in_an_event_for_each_who_skipped_them(tmp_path):
     extra = {"skipped_updates": 1.0, CRITIC_SKIPPED: 3.0}
-    _log(tmp_path, StepReport(Cursor(step=4), [GROUP], NOTHING_LEARNED, {}, extra, 0.1, 0.2))
+    _log(tmp_path, StepReport(Cursor(step=4), [GROUP], NOTHING_LEARNED, [], extra, 0.1, 0.2))
     events = read_events(tmp_path / "events.jsonl").records
     assert [(e.kind, e.fields["step"]) for e in events] == [("update_skipped", 4)] * 2
     counts = [e.detail.partition(" updates: ")[0] for e in events]
@@ -87,7 +87,7 @@ def test_a_step_leaves_what_a_replay_needs(tmp_path):
     )
     group = Group(5, (went_on, resampled), Admission(order=11, version=6))
     dropped = (DroppedGroup(3, Drop.STALE, ()), DroppedGroup(4, Drop.FAILED, ()))
-    _log(tmp_path, StepReport(Cursor(step=9), [group], NOTHING_LEARNED, {}, {}, 0.1, 0.2, dropped))
+    _log(tmp_path, StepReport(Cursor(step=9), [group], NOTHING_LEARNED, [], {}, 0.1, 0.2, dropped))
     assert read_schedule(tmp_path / "schedule.jsonl").records == (
         ScheduledStep(
             step=9,
@@ -164,7 +164,7 @@ def test_the_speed_of_the_first_step_is_that_since_rollouts_began(tmp_path):
         logger.rollouts_begin()
         for step, tokens in ((1, 100), (2, 400)):
             clock.now += 10.0
-            report = StepReport(Cursor(step=step), [GROUP], NOTHING_LEARNED, {}, {}, 0.1, 0.2)
+            report = StepReport(Cursor(step=step), [GROUP], NOTHING_LEARNED, [], {}, 0.1, 0.2)
             logger.rl_step(report, IDLE, tokens, logp_diff_limit=1e-3)
     speeds = [
         line["tokens_per_second"] for line in read_metrics(tmp_path / "metrics.jsonl").records

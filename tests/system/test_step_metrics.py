@@ -55,13 +55,13 @@ CURSOR = Cursor(
 )
 
 
-def _metrics(sums, **extra):
+def _metrics(*updates, **extra):
     made = SimpleNamespace(samples=["a", "b"])
-    return step_metrics(StepReport(CURSOR, [GROUP], made, sums, extra, 0.1, 0.2))
+    return step_metrics(StepReport(CURSOR, [GROUP], made, list(updates), extra, 0.1, 0.2))
 
 
 def test_rollouts_are_those_with_a_valid_reward():
-    found = _metrics({})
+    found = _metrics()
     ids = np.array([1, 2, 3] * 3, np.int32)
     assert found == {
         "success": pytest.approx(2 / 3),
@@ -78,6 +78,7 @@ def test_rollouts_are_those_with_a_valid_reward():
         "episodes": 40,
         "policy_tokens": 300,
         "trajectories_with_gradient": 2,
+        "updates": 0,
         "dropped_stale": 4,
         "dropped_failed": 8,
         "dropped_equal": 12,
@@ -104,7 +105,7 @@ def test_sums_become_means_over_tokens_or_ratios():
         "old_rollout_logp_diff": pytest.approx(0.1),
         "weight_of_experts": 0.5,
     }
-    assert {name: value for name, value in found.items() if name not in _metrics({})} == expected
+    assert {name: value for name, value in found.items() if name not in _metrics()} == expected
     assert _metrics(SUMS | {"kl": np.float32(4)})["kl"] == 0.5
     observed = {"observation_tokens": np.float32(20), "observation_nll": np.float32(5)}
     found = _metrics(SUMS | observed)

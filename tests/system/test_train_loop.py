@@ -89,7 +89,7 @@ class StepsOf:
 
     def learn(self, groups, imitated, version):
         sums, figures = next(self._steps)
-        return None, sums, dict(figures)
+        return None, [sums], dict(figures)
 
     def logp(self, version, batch):
         return np.zeros_like(batch.logp_mu_BT)
