@@ -43,6 +43,7 @@ JAX_FREE = (
     "data",
     "monitor",
     "records",
+    "status",
 )
 ACTORS = ("ale_jax.system.actors.rollout_actor", "ale_jax.system.fleet.actor")
 
@@ -54,6 +55,7 @@ LAYERS = (
     ("engine", "rollout", "learn", "gateway", "sandbox", "agent", "envs"),
     ("algo", "model", "data"),
     ("config", "records", "files", "errors", "strict_json"),
+    ("status",),
 )
 ALSO_ALLOWED = {
     ("system", "monitor"): "the controller is whom a person watches",
@@ -61,7 +63,7 @@ ALSO_ALLOWED = {
     ("launch", "entry"): "the command line does what Python can do",
     ("entry", "monitor"): "an evaluation is returned as it is written down",
     ("config", "sandbox"): "what a sandbox may use is part of a run's config",
-    ("monitor", "records"): "a closed list of statuses is written down by its names",
+    ("monitor", "status"): "a closed list of statuses is written down by its names",
     ("monitor", "files"): "what it writes down is written whole",
     ("gateway", "engine"): "the custody of tokens asks the engine for them",
     ("rollout", "agent"): "an episode is the agent's loop around a policy",

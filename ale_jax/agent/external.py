@@ -14,8 +14,9 @@ from urllib.parse import urlsplit
 from ale_jax.agent.api import AgentError, Environment, NoVerdictError
 from ale_jax.agent.loop import FAILURES, guarded, reward_of, status_of
 from ale_jax.config.agent import ExternalAgent
-from ale_jax.records import Episode, EpisodeKey, Status
+from ale_jax.records import Episode, EpisodeKey
 from ale_jax.sandbox.api import ProcessResult
+from ale_jax.status import Status
 
 T = TypeVar("T")
 

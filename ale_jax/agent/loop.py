@@ -23,8 +23,9 @@ from ale_jax.agent.api import (
     VerifierError,
 )
 from ale_jax.config.agent import AgentLimits
-from ale_jax.records import STATUS_RULES, Episode, EpisodeKey, Prefix, Status
+from ale_jax.records import Episode, EpisodeKey, Prefix
 from ale_jax.sandbox.api import SandboxError, SandboxStartError
+from ale_jax.status import STATUS_RULES, Status
 
 T = TypeVar("T")
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ale_jax.data.packing import text_turn
-from ale_jax.records import EpisodeKey, Prefix, RolloutRequest, Status, Task, Trajectory, Turn
+from ale_jax.records import EpisodeKey, Prefix, RolloutRequest, Task, Trajectory, Turn
+from ale_jax.status import Status
 
 TEACHER = -1  # the version of an expert that no weights of the run sampled
 

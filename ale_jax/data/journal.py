@@ -27,7 +27,8 @@ import numpy as np
 
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.data.trajectory_frames import DamagedFrame, encode_frame, read_frames
-from ale_jax.records import STATUS_RULES, EpisodeKey, RolloutRequest, Trajectory
+from ale_jax.records import EpisodeKey, RolloutRequest, Trajectory
+from ale_jax.status import STATUS_RULES
 
 JOURNAL_DIR = "journal"
 SUFFIX = ".frames"

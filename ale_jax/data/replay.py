@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Mapping
 
 from ale_jax.data.staleness import Admission, Drop, StalenessGate, age
-from ale_jax.records import STATUS_RULES, Trajectory
+from ale_jax.records import Trajectory
+from ale_jax.status import STATUS_RULES
 
 # Of the groups that are admitted at one version, so many steps' worth may be replaced for want of a
 # signal. With the next step's worth, which is kept whatever it is, a step ends.

@@ -24,15 +24,14 @@ from ale_jax.files import parse_json
 from ale_jax.records import (
     FORCED,
     MAX_MASKS,
-    STATUS_RULES,
     Episode,
     EpisodeKey,
     SideBranch,
-    Status,
     Task,
     Trajectory,
     Turn,
 )
+from ale_jax.status import STATUS_RULES, Status
 
 MAGIC = b"ALE1"
 MAX_BODY_BYTES = 1 << 30

@@ -13,7 +13,8 @@ from ale_jax.algo.advantages import Credit, Rewards, credit_chunks
 from ale_jax.config.algo import AlgoConfig
 from ale_jax.data.packing import Sample
 from ale_jax.data.replay import Group
-from ale_jax.records import STATUS_RULES, SideBranch, Trajectory
+from ale_jax.records import SideBranch, Trajectory
+from ale_jax.status import STATUS_RULES
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Any
 
 from ale_jax.files import LineAppender, Lines, encode_line, read_lines, write_atomically
 from ale_jax.monitor.text import clip
-from ale_jax.records import Status
+from ale_jax.status import Status
 
 TRAJECTORIES_FILE = "trajectories.jsonl"
 MAX_TEXT_CHARS = 6000

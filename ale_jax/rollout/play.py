@@ -10,8 +10,9 @@ from collections.abc import Callable, Hashable
 from ale_jax.agent import external, loop
 from ale_jax.agent.api import Environment, Policy, StateMemory
 from ale_jax.config.agent import AgentLimits, ExternalAgent
-from ale_jax.records import STATUS_RULES, Episode, EpisodeKey, Prefix, Task
+from ale_jax.records import Episode, EpisodeKey, Prefix, Task
 from ale_jax.sandbox.api import Sandbox, SandboxStartError
+from ale_jax.status import STATUS_RULES
 
 Play = Callable[[Environment, Sandbox | None], Episode]
 

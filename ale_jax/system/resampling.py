@@ -39,7 +39,8 @@ from ale_jax.data.packing import Sample
 from ale_jax.data.replay import Group
 from ale_jax.monitor.evaluations import wilson_interval
 from ale_jax.monitor.events import Recorder
-from ale_jax.records import TRAIN, EpisodeKey, RolloutRequest, Status, Task, Trajectory
+from ale_jax.records import TRAIN, EpisodeKey, RolloutRequest, Task, Trajectory
+from ale_jax.status import Status
 from ale_jax.system.tasks import is_success
 
 REPLAY = "replay"  # the phase of episodes in which nothing is sampled

@@ -41,7 +41,8 @@ from ale_jax.monitor.metrics import METRICS_FILE, MetricsWriter, read_metrics
 from ale_jax.monitor.progress import make_progress
 from ale_jax.monitor.schedule import ScheduleWriter
 from ale_jax.monitor.trajectories import TrajectoryWriter
-from ale_jax.records import Status, Task
+from ale_jax.records import Task
+from ale_jax.status import Status
 from ale_jax.system.compilation import Compilations
 from ale_jax.system.rollouts.workers import RolloutWorkers
 from ale_jax.system.step_metrics import StepReport, step_metrics, step_schedule

@@ -18,7 +18,8 @@ from ale_jax.learn.finite import SKIPPED
 from ale_jax.learn.learner import Step
 from ale_jax.learn.step import router_figures
 from ale_jax.monitor.schedule import ScheduledGroup, ScheduledStep
-from ale_jax.records import Status, Trajectory
+from ale_jax.records import Trajectory
+from ale_jax.status import Status
 from ale_jax.system.tasks import Cursor, is_success
 
 OF_AN_UPDATE = ("loss", "balance", "grad_norm")  # sums of a train step that are means already

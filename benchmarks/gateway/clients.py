@@ -24,11 +24,12 @@ from ale_jax.envs.shell.families import generate
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.server import served
-from ale_jax.records import EpisodeKey, Status, Task
+from ale_jax.records import EpisodeKey, Task
 from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.status import Status
 from benchmarks.gateway.catalogue import CLIENTS, HOME, Client
 from benchmarks.gateway.ids import delivered
 from benchmarks.gateway.installs import NotInstalled, build_image, install

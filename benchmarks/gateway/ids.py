@@ -9,7 +9,8 @@ import numpy as np
 
 from ale_jax.gateway.custody.token_tree import Branch
 from ale_jax.gateway.custody.trajectories import trajectory_of
-from ale_jax.records import Episode, EpisodeKey, SideBranch, Status, Task, Trajectory, Turn
+from ale_jax.records import Episode, EpisodeKey, SideBranch, Task, Trajectory, Turn
+from ale_jax.status import Status
 from benchmarks.gateway.scripted import Written
 
 KEY = EpisodeKey("train", 0, 0, Task("count", 0, "train"))

@@ -11,9 +11,10 @@ import numpy as np
 
 from ale_jax.envs.shell.families import FAMILIES
 from ale_jax.envs.transcripts import play_oracle
-from ale_jax.records import STATUS_RULES, Task
+from ale_jax.records import Task
 from ale_jax.sandbox.api import Runtime, SandboxError
 from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.status import STATUS_RULES
 from benchmarks.sandbox.attacks.attack import Arena, Attack, Breach
 from benchmarks.sandbox.attacks.catalogue import ATTACKS
 from benchmarks.sandbox.findings import Figure, Finding, say

@@ -20,7 +20,8 @@ from ale_jax.config.agent import AgentLimits
 from ale_jax.envs.registry import all_families, kind_of, make_env
 from ale_jax.envs.shell.families import FAMILIES
 from ale_jax.envs.transcripts import play_oracle
-from ale_jax.records import STATUS_RULES, Episode, EpisodeKey, Task
+from ale_jax.records import Episode, EpisodeKey, Task
+from ale_jax.status import STATUS_RULES
 from ale_jax.sandbox.api import Runtime, Sandbox, SandboxError, SandboxStartError
 from ale_jax.sandbox.hub.hub import Hub
 from ale_jax.sandbox.hub.store import Verification

@@ -4,8 +4,9 @@ import contextlib
 
 from ale_jax.agent.external import PolicyAccess, play
 from ale_jax.config.agent import ExternalAgent
-from ale_jax.records import EpisodeKey, Status, Task
+from ale_jax.records import EpisodeKey, Task
 from ale_jax.sandbox.api import ProcessResult
+from ale_jax.status import Status
 
 KEY = EpisodeKey("train", 0, 0, Task("trail", 7, "train"))
 

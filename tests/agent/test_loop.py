@@ -9,8 +9,9 @@ from ale_jax.agent import loop
 from ale_jax.agent.api import Message, NoVerdictError, PolicyError, Reply, VerifierError
 from ale_jax.agent.loop import ScriptedPolicy, play
 from ale_jax.config.agent import AgentLimits
-from ale_jax.records import STATUS_RULES, EpisodeKey, Prefix, Status, Task
+from ale_jax.records import EpisodeKey, Prefix, Task
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
+from ale_jax.status import STATUS_RULES, Status
 from tests.rows import each_row
 
 KEY = EpisodeKey("train", 0, 0, Task("trail", 7, "train"))

@@ -2,8 +2,9 @@
 
 from ale_jax.agent.api import StateMemory
 from ale_jax.agent.loop import ScriptedPolicy, play
-from ale_jax.records import Prefix, Status, Task
+from ale_jax.records import Prefix, Task
 from ale_jax.sandbox.api import SavedState
+from ale_jax.status import Status
 from tests.agent.test_loop import GIVEN, KEY, LIMITS, FakeEnv
 
 

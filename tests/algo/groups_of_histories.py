@@ -10,7 +10,7 @@ import numpy as np
 from ale_jax.algo.advantages import credit_chunks
 from ale_jax.data.replay import Group
 from ale_jax.learn.credit import tabulate_rewards
-from ale_jax.records import Status
+from ale_jax.status import Status
 from tests.data.make_trajectories import make_trajectory, make_turn
 
 

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from ale_jax.records import Episode, EpisodeKey, Status, Task, Trajectory, Turn
+from ale_jax.records import Episode, EpisodeKey, Task, Trajectory, Turn
+from ale_jax.status import Status
 
 
 def make_turn(prompt, action, reward=0.0, version=0):

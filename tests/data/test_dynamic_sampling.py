@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ale_jax.data.replay import REPLACEABLE_STEPS, Group, ReplayBuffer
 from ale_jax.data.staleness import Drop, StalenessGate
-from ale_jax.records import Status
+from ale_jax.status import Status
 from tests.data.make_trajectories import make_trajectory
 
 SIZE = 2

@@ -14,7 +14,8 @@ from ale_jax.data.experts import (
     expert_to_json,
     is_success,
 )
-from ale_jax.records import EpisodeKey, Prefix, Status, Task
+from ale_jax.records import EpisodeKey, Prefix, Task
+from ale_jax.status import Status
 from tests.data.make_trajectories import make_trajectory, make_turn
 from tests.rows import each_row
 

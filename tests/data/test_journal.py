@@ -9,7 +9,8 @@ import pytest
 from ale_jax.data.journal import Journal
 from ale_jax.data.packing import text_turn
 from ale_jax.data.staleness import StalenessGate
-from ale_jax.records import Prefix, RolloutRequest, Status
+from ale_jax.records import Prefix, RolloutRequest
+from ale_jax.status import Status
 from tests.data.make_trajectories import make_trajectory, make_turn
 
 VERSION = 5  # to which the run is restored

@@ -5,7 +5,7 @@ import pytest
 
 from ale_jax.data.replay import ReplayBuffer
 from ale_jax.data.staleness import Drop, StalenessGate
-from ale_jax.records import Status
+from ale_jax.status import Status
 from tests.data.make_trajectories import make_trajectory
 from tests.rows import each_row
 

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ale_jax.data.replay import ReplayBuffer
 from ale_jax.data.staleness import StalenessGate
-from ale_jax.records import STATUS_RULES, Status
+from ale_jax.status import STATUS_RULES, Status
 from tests.data.make_trajectories import make_trajectory
 
 GROUP_SIZE = 2

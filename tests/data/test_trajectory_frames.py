@@ -9,7 +9,8 @@ import pytest
 from ale_jax.data import trajectory_frames
 from ale_jax.data.packing import text_turn
 from ale_jax.data.trajectory_frames import DamagedFrame, encode_frame, read_frames
-from ale_jax.records import FORCED, FREE, MAX_MASKS, SideBranch, Status
+from ale_jax.records import FORCED, FREE, MAX_MASKS, SideBranch
+from ale_jax.status import Status
 from tests.data.make_trajectories import make_trajectory, make_turn
 
 PLAIN = make_trajectory(3, 1, [make_turn([1, 2], [3], version=4)], start_version=4)

@@ -12,10 +12,11 @@ from ale_jax.envs.terminal_bench import env as world
 from ale_jax.envs.terminal_bench import validate
 from ale_jax.envs.terminal_bench.env import SPEC, TerminalBenchEnv, score
 from ale_jax.envs.terminal_bench.task import read_task
-from ale_jax.records import EpisodeKey, Status, Task
+from ale_jax.records import EpisodeKey, Task
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import WORK
 from ale_jax.sandbox.verify.verifier import REMEDY, has_pytest
+from ale_jax.status import Status
 from tests.envs.task_folders import SOLUTION, TASK, write_task
 from tests.runtimes import PROBES
 

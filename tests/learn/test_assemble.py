@@ -13,7 +13,7 @@ from ale_jax.data.replay import Group
 from ale_jax.learn import token_credit
 from ale_jax.learn.learner import assemble
 from ale_jax.learn.token_credit import scale_advantages
-from ale_jax.records import Status
+from ale_jax.status import Status
 from tests.data.make_trajectories import make_trajectory, make_turn
 
 SHAPE = Shape(microbatch_rows=2, pack_length=16, chunks_per_pack=4)

@@ -8,7 +8,8 @@ from ale_jax.config.learn import Shape
 from ale_jax.data.packing import pack_all
 from ale_jax.data.replay import Group
 from ale_jax.learn.credit import credited_samples, tabulate_rewards
-from ale_jax.records import SideBranch, Status
+from ale_jax.records import SideBranch
+from ale_jax.status import Status
 from tests.data.make_trajectories import make_trajectory, make_turn
 
 

@@ -8,7 +8,7 @@ import pytest
 from ale_jax.config.learn import Shape
 from ale_jax.config.model import Compute
 from ale_jax.learn.step import fresh_batches, logp_diff_limit, train_rollout_logp_diff
-from ale_jax.records import Status
+from ale_jax.status import Status
 from tests.data.make_trajectories import make_trajectory, make_turn
 
 SHAPE = Shape(microbatch_rows=3, pack_length=12, chunks_per_pack=4)

@@ -17,7 +17,7 @@ from ale_jax.monitor.evaluations import (
 from ale_jax.monitor.events import EventLog
 from ale_jax.monitor.metrics import MetricsWriter
 from ale_jax.monitor.trajectories import TrajectorySample, TrajectoryWriter, TurnSample
-from ale_jax.records import Status
+from ale_jax.status import Status
 
 SFT_STEPS, RL_STEPS = 40, 160
 

@@ -7,9 +7,10 @@ import pytest
 from ale_jax.agent.api import VerifierError
 from ale_jax.agent.loop import ScriptedPolicy
 from ale_jax.config.agent import AgentLimits
-from ale_jax.records import EpisodeKey, Status, Task
+from ale_jax.records import EpisodeKey, Task
 from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
+from ale_jax.status import Status
 
 KEY = EpisodeKey("train", 0, 0, Task("count", 1, "train"))
 TALK = "talk"  # a family whose environment needs no sandbox

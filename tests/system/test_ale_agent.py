@@ -28,10 +28,11 @@ from ale_jax.gateway.server import served
 from ale_jax.learn.step import forward
 from ale_jax.model.params import init_params
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
-from ale_jax.records import EpisodeKey, Status, Task
+from ale_jax.records import EpisodeKey, Task
 from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.sandbox import bubblewrap
 from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.status import Status
 from ale_jax.system.agent_demonstrations import played_by
 from ale_jax.system.checks import checked_config
 from ale_jax.system.demonstrations import make_tokenizer, tokenize

@@ -6,7 +6,7 @@ import pytest
 
 from ale_jax.config.worlds import EvalConfig, WorldsConfig
 from ale_jax.envs.splits import SPLITS
-from ale_jax.records import Status
+from ale_jax.status import Status
 from ale_jax.system.run_logger import evaluation_line
 from ale_jax.system.tasks import evaluation_keys, require_judged, tally
 from tests.data.make_trajectories import make_trajectory

@@ -18,11 +18,12 @@ from ale_jax.envs.shell.families import FAMILIES
 from ale_jax.examples.shell_agent import Shell
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.server import served
-from ale_jax.records import EpisodeKey, Status, Task
+from ale_jax.records import EpisodeKey, Task
 from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.sandbox.api import SandboxLost
 from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.status import Status
 from tests.sandbox.service.conftest import over
 from tests.system.conftest import SPEC
 from tests.system.oracle_ledger import OracleLedger

@@ -8,8 +8,9 @@ from ale_jax.agent.api import StateMemory
 from ale_jax.agent.tools import bash, render_tool_call
 from ale_jax.data.experts import Expert, assign
 from ale_jax.envs.registry import make_env
-from ale_jax.records import EpisodeKey, RolloutRequest, Status, Task
+from ale_jax.records import EpisodeKey, RolloutRequest, Task
 from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.status import Status
 from tests.system.conftest import SPEC
 from tests.system.scripted_rollouts import Rollouts, oracle_script
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ale_jax.monitor.trajectories import ChunkTokens, TrajectorySample, TurnSample
-from ale_jax.records import Status
+from ale_jax.status import Status
 from ale_jax.system.recorded_run import RecordedRun, sample_of
 
 RECORDED = Path(__file__).parents[2] / "notebooks" / "recorded"

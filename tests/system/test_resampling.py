@@ -11,8 +11,9 @@ from ale_jax.agent.tools import bash, finish, render_tool_call
 from ale_jax.config.resampling import ResamplingHypers
 from ale_jax.data.experts import Expert
 from ale_jax.envs.shell.families import generate
-from ale_jax.records import EpisodeKey, RolloutRequest, Status, Task
+from ale_jax.records import EpisodeKey, RolloutRequest, Task
 from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.status import Status
 from ale_jax.system.resampling import DIVERGED_ONCE, LATEST, Resampler
 from tests.system.conftest import SPEC
 from tests.system.scripted_rollouts import Rollouts, oracle_script

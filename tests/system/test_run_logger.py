@@ -14,7 +14,8 @@ from ale_jax.monitor.evaluations import read_evaluations, write_evaluations
 from ale_jax.monitor.events import read_events
 from ale_jax.monitor.metrics import read_metrics
 from ale_jax.monitor.schedule import ScheduledGroup, ScheduledStep, read_schedule
-from ale_jax.records import Status, Task
+from ale_jax.records import Task
+from ale_jax.status import Status
 from ale_jax.system.rollouts.workers import WorkerCounts
 from ale_jax.system.run_logger import RunLogger, summarize
 from ale_jax.system.step_metrics import StepReport

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ale_jax.data.replay import Group
-from ale_jax.records import Status, Task
+from ale_jax.records import Task
+from ale_jax.status import Status
 from ale_jax.system.step_metrics import StepReport, step_metrics
 from ale_jax.system.tasks import Cursor
 from tests.data.make_trajectories import make_trajectory, make_turn

@@ -24,7 +24,8 @@ from ale_jax.gateway.custody.trajectories import given_turn, trajectory_of
 from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.model.tokenizer import ChatTokenizer
-from ale_jax.records import Episode, EpisodeKey, Status, Trajectory, Turn
+from ale_jax.records import Episode, EpisodeKey, Trajectory, Turn
+from ale_jax.status import Status
 
 # (name of the conversation; "asked" or "answered"; version that sampled its first token, if it has
 # one; tokens that the engine has sampled) -> None

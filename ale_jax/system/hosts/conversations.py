@@ -21,7 +21,8 @@ from ale_jax.config.engine import Sampling
 from ale_jax.data.trajectory_frames import encode_frame, read_frames
 from ale_jax.engine.request import EngineStopped
 from ale_jax.gateway.custody.ledger import Activity, AgentClock, Ledger
-from ale_jax.records import Episode, EpisodeKey, Status, Task, Trajectory, Turn
+from ale_jax.records import Episode, EpisodeKey, Task, Trajectory, Turn
+from ale_jax.status import Status
 from ale_jax.system.hosts.connection import Connection, Frame, Gone
 
 ANSWER_S = 30.0  # of a follower, to a question that its devices have no part in

@@ -6,7 +6,8 @@ import dataclasses
 
 from ale_jax.config.rollout import DeadlinesConfig
 from ale_jax.gateway.custody.ledger import Activity
-from ale_jax.records import Episode, EpisodeKey, Status
+from ale_jax.records import Episode, EpisodeKey
+from ale_jax.status import Status
 from ale_jax.system.rollouts.breaker import Job
 from ale_jax.system.rollouts.pool import Playing
 

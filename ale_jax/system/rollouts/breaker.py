@@ -14,7 +14,8 @@ from ale_jax.config.engine import Sampling
 from ale_jax.errors import RolloutsFailed
 from ale_jax.monitor.events import Recorder
 from ale_jax.monitor.progress import duration
-from ale_jax.records import TRAIN, RolloutRequest, Status, Task
+from ale_jax.records import TRAIN, RolloutRequest, Task
+from ale_jax.status import Status
 
 # Faults that other tasks would meet, too. A world's own error is not among them: pausing would not
 # mend it, and the others can go on.

@@ -12,13 +12,8 @@ from collections.abc import Collection, Iterator
 from ale_jax.config.engine import Sampling
 from ale_jax.config.rollout import DeadlinesConfig
 from ale_jax.monitor.events import ATTEMPT_FAILED, Recorder
-from ale_jax.records import (
-    STATUS_RULES,
-    Episode,
-    RolloutRequest,
-    Status,
-    Trajectory,
-)
+from ale_jax.records import Episode, RolloutRequest, Trajectory
+from ale_jax.status import STATUS_RULES, Status
 from ale_jax.system.rollouts.attempts import Attempt, Cancelled, failed, missed
 from ale_jax.system.rollouts.breaker import SYSTEM_FAULTS, Breaker, Job, RetryQueue, backoff
 from ale_jax.system.rollouts.policy_replicas import PolicyReplicas

@@ -13,7 +13,8 @@ from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import CONTEXT_FULL, ApiError, ChatRequest, SampleOptions
 from ale_jax.model.params import init_params
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
-from ale_jax.records import Episode, EpisodeKey, Status, Task
+from ale_jax.records import Episode, EpisodeKey, Task
+from ale_jax.status import Status
 from tests.engine.shapes import engine_shape
 from tests.gateway.custody.talking import TalkingLedger
 from tests.model.shapes import MOE

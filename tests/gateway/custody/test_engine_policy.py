@@ -25,7 +25,8 @@ from ale_jax.gateway.requests import REQUIRED, ApiError, ChatRequest, SampleOpti
 from ale_jax.gateway.server import served
 from ale_jax.model.params import init_params
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
-from ale_jax.records import Episode, EpisodeKey, Status, Task
+from ale_jax.records import Episode, EpisodeKey, Task
+from ale_jax.status import Status
 from tests.engine.shapes import engine_shape
 from tests.gateway.custody.talking import TalkingLedger
 from tests.model.shapes import MOE

@@ -16,7 +16,8 @@ from ale_jax.engine.engine import Engine
 from ale_jax.learn.step import forward
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import hidden_states
-from ale_jax.records import Episode, EpisodeKey, Status, Task
+from ale_jax.records import Episode, EpisodeKey, Task
+from ale_jax.status import Status
 from tests.engine.playing import LONGEST, STOP, play, prompt
 from tests.engine.shapes import engine_shape
 from tests.gateway.custody.talking import TalkingLedger

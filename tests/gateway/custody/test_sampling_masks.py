@@ -22,7 +22,8 @@ from ale_jax.learn.old_policies import make_logp
 from ale_jax.model.params import init_params
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
-from ale_jax.records import FORCED, FREE, Episode, EpisodeKey, Status, Task
+from ale_jax.records import FORCED, FREE, Episode, EpisodeKey, Task
+from ale_jax.status import Status
 from tests.engine.shapes import engine_shape
 from tests.model.shapes import MOE
 

@@ -13,7 +13,8 @@ from ale_jax.gateway.episode import GatewayEpisode
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import NONE, ChatRequest
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
-from ale_jax.records import Episode, EpisodeKey, Status, Task
+from ale_jax.records import Episode, EpisodeKey, Task
+from ale_jax.status import Status
 from tests.gateway.fake_policy import Written
 
 KEY = EpisodeKey("train", 3, 1, Task("trail", 7, "train"))

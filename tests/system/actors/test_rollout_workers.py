@@ -15,7 +15,8 @@ from ale_jax.config.engine import Sampling
 from ale_jax.data.packing import text_turn
 from ale_jax.envs.shell.families import generate
 from ale_jax.errors import RolloutsFailed
-from ale_jax.records import EpisodeKey, Prefix, RolloutRequest, Status, Task
+from ale_jax.records import EpisodeKey, Prefix, RolloutRequest, Task
+from ale_jax.status import Status
 from ale_jax.system.rollouts.workers import WorkerCounts
 from tests.system import sandboxes
 from tests.system.conftest import SPEC

@@ -18,7 +18,8 @@ from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import ChatRequest
 from ale_jax.model.params import init_params
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
-from ale_jax.records import Episode, EpisodeKey, Status, Task
+from ale_jax.records import Episode, EpisodeKey, Task
+from ale_jax.status import Status
 from ale_jax.system.hosts import conversations as remote_conversations
 from ale_jax.system.hosts.connection import Connection
 from ale_jax.system.hosts.conversations import ConversationService, RemoteLedger

@@ -4,7 +4,8 @@ import pytest
 
 from ale_jax.config.engine import Sampling
 from ale_jax.errors import RolloutsFailed
-from ale_jax.records import EpisodeKey, RolloutRequest, Status, Task
+from ale_jax.records import EpisodeKey, RolloutRequest, Task
+from ale_jax.status import Status
 from ale_jax.system.rollouts.breaker import MAX_BACKOFF_S, Breaker, Job, RetryQueue, backoff
 from tests.rows import each_row
 

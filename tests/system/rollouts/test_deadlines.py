@@ -11,7 +11,8 @@ from ale_jax.agent.tools import bash, render_tool_call
 from ale_jax.config.engine import Sampling
 from ale_jax.engine.request import EngineStopped
 from ale_jax.errors import RolloutsFailed
-from ale_jax.records import RolloutRequest, Status
+from ale_jax.records import RolloutRequest
+from ale_jax.status import Status
 from ale_jax.system.rollouts import workers as rollout_workers
 from ale_jax.system.rollouts.breaker import Breaker
 from tests.system import sandboxes

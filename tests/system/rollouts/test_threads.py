@@ -12,8 +12,9 @@ from ale_jax.config.engine import Sampling
 from ale_jax.config.rollout import DeadlinesConfig, PlacementConfig, RolloutConfig
 from ale_jax.errors import RolloutsFailed
 from ale_jax.gateway.custody.ledger import Activity
-from ale_jax.records import Episode, RolloutRequest, Status, Trajectory
+from ale_jax.records import Episode, RolloutRequest, Trajectory
 from ale_jax.rollout.play import EpisodeResult
+from ale_jax.status import Status
 from ale_jax.system.rollouts import threads, workers
 from ale_jax.system.rollouts.opening import check_backend
 from ale_jax.system.rollouts.policy_replicas import PolicyReplica, PolicyReplicas
