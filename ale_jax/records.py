@@ -116,7 +116,7 @@ class Turn:
     logp_old: under the plain softmax of the same weights (temperature 1, without top-k or
     top-p), over the tokens that were allowed.
     version: the version of the weights that generated each token.
-    reward: this chunk's own reward; the last chunk's is the outcome.
+    reward: this chunk's own reward. Where only the outcome is rewarded, the last chunk has it.
     mask_id: of each sampled id the number of the mask that restricted its draw, a row of the
     trajectory's mask_Iw, or FREE or FORCED; None if the whole reply was free.
 
@@ -195,6 +195,10 @@ class Episode:
     calls of the environment. verifier_seconds: the part of env_seconds spent on grading, in `grade`
     or in the step that ended the episode. The rest of `seconds` is the loop itself.
 
+    reward: of the whole episode, prefix included: what its steps earned, and the verdict on the
+    state in which it was cut short. step_rewards: what each step earned, those of a prefix
+    included; () of an agent's program.
+
     With seconds 10, policy_seconds 6, env_seconds 3 and verifier_seconds 1, the loop took 1 second.
     """
 
@@ -208,6 +212,7 @@ class Episode:
     policy_seconds: float = 0.0
     verifier_seconds: float = 0.0
     detail: str = ""  # a readable reason if the status is not FINISHED
+    step_rewards: tuple[float, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsFloat
 
 from ale_jax.agent.api import Environment, Message, Policy, Reply
 from ale_jax.agent.loop import ScriptedPolicy, play
@@ -45,13 +45,14 @@ class RecordingEnvironment:
 
     def __init__(self, env: Environment):
         self._env = env
-        self.system_prompt = env.system_prompt
-        self.reset, self.grade = env.reset, env.grade
         self.failed: list[bool] = []
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    def step(self, action: str) -> tuple[str, SupportsFloat, bool, bool, Mapping[str, Any]]:
         answer = self._env.step(action)
-        self.failed.append(answer[-1]["failed"])
+        self.failed.append(bool(answer[-1].get("failed", False)))
         return answer
 
 

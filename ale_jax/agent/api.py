@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, SupportsFloat
 
 from ale_jax.records import Prefix, Task
 from ale_jax.sandbox.api import SavedState
@@ -62,32 +62,32 @@ class Policy(Protocol):
 
 
 class Environment(Protocol):
-    """GEM's contract (text in, text out), and `grade` for an episode that is cut short.
+    """GEM's contract: text in, text out. `agent.environment` says what an environment may have
+    besides.
 
-    system_prompt: what the policy is told before the instruction. All methods raise SandboxError
-    when the sandbox fails. Judging raises VerifierError when it fails, and NoVerdictError when what
-    the agent did makes it impossible.
+    All methods raise SandboxError when the sandbox fails. Judging raises VerifierError when it
+    fails, and NoVerdictError when what the agent did makes it impossible.
     """
-
-    system_prompt: str
 
     def reset(self, seed: int) -> tuple[str, Mapping[str, Any]]:
         """Builds the world of `seed`; returns the instruction and an info."""
 
-    def step(self, action: str) -> tuple[str, float, bool, bool, Mapping[str, Any]]:
-        """Returns observation, reward, terminated, truncated, info (`malformed`: there was no valid
-        call; `failed`: there was none, or it met an error)."""
+    def step(self, action: str) -> tuple[str, SupportsFloat, bool, bool, Mapping[str, Any]]:
+        """Returns observation, the reward of this step, terminated, truncated, info.
 
-    def grade(self, answer: str | None = None) -> float:
-        """Returns the reward of the current state, and ends the episode. answer: None if none was
-        given."""
+        The rewards of all steps add up to the episode's, and each belongs to the chunk that earned
+        it. Of the info are read, where they are there: `malformed` (there was no valid call),
+        `failed` (there was none, or it met an error), and the texts `prefix` and `suffix`, which
+        the policy reads around the observation.
+        """
 
-    def save(self) -> SavedState | None:
-        """Returns the current state, for `load`; None if it cannot be restored."""
 
-    def load(self, seed: int, saved: SavedState) -> bool:
-        """Restores a state of the same seed, instead of `reset` and the steps that led to it. False
-        if it could not be restored completely; then only a reset helps."""
+@dataclasses.dataclass(frozen=True)
+class ReachedState:
+    """A state after some turns of an episode, and what these turns earned."""
+
+    saved: SavedState
+    step_rewards: tuple[float, ...]
 
 
 Key = tuple[Task, Prefix]
@@ -105,10 +105,10 @@ class StateMemory:
     def __init__(self, slow_s: float = SLOW_S, max_bytes: int = MAX_BYTES):
         """slow_s: replays that take longer are worth keeping."""
         self._slow_s, self._max_bytes = slow_s, max_bytes
-        self._states: dict[Key, SavedState | None] = {}  # None: it cannot be restored
+        self._states: dict[Key, ReachedState | None] = {}  # None: it cannot be restored
         self._lock = threading.Lock()
 
-    def get(self, key: Key) -> SavedState | None:
+    def get(self, key: Key) -> ReachedState | None:
         with self._lock:
             if self._states.get(key) is None:
                 return None
@@ -120,7 +120,7 @@ class StateMemory:
         with self._lock:
             return seconds > self._slow_s and key not in self._states
 
-    def keep(self, key: Key, state: SavedState | None) -> None:
+    def keep(self, key: Key, state: ReachedState | None) -> None:
         """state: None if it cannot be restored, and should not be tried again."""
         with self._lock:
             self._states[key] = state
@@ -128,4 +128,4 @@ class StateMemory:
                 del self._states[next(iter(self._states))]
 
     def _bytes(self) -> int:
-        return sum(len(state.files) for state in self._states.values() if state is not None)
+        return sum(len(state.saved.files) for state in self._states.values() if state is not None)

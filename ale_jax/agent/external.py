@@ -12,7 +12,8 @@ from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from ale_jax.agent.api import AgentError, Environment, NoVerdictError
-from ale_jax.agent.loop import FAILURES, guarded, reward_of, status_of
+from ale_jax.agent.environment import CheckedEnvironment, EnvError
+from ale_jax.agent.loop import FAILURES, status_of
 from ale_jax.config.agent import ExternalAgent
 from ale_jax.records import Episode, EpisodeKey
 from ale_jax.sandbox.api import ProcessResult
@@ -55,14 +56,20 @@ def play(
     """Lets the agent play `key.task` to its end. Failures of the system are returned as a status,
     never as a reward of 0. The report counts no turns, which only the policy's side knows."""
     clock, start = _Clock(), time.monotonic()
+    world = CheckedEnvironment(env, key.task.family)
     status, reward, detail = Status.FINISHED, None, ""
     try:
-        instruction, _ = clock.in_env(env.reset, key.task.seed)
+        if not world.can_grade:
+            raise EnvError(
+                f"family {key.task.family!r}: {type(env).__name__} has no method grade, by which "
+                "what an agent's own program leaves is judged"
+            )
+        instruction = clock.in_env(world.reset, key.task.seed)
         result = _run(machine, agent, access, instruction)
         if result.timed_out or result.exit_code != 0:
             status = Status.TIME_LIMIT if result.timed_out else Status.TURN_LIMIT
             detail = _ended(result)
-        reward = reward_of(clock.judging(env.grade, _answer(result.stdout)))
+        reward = clock.judging(world.grade, _answer(result.stdout))
     except NoVerdictError as error:
         status, reward, detail = Status.NO_VERDICT, 0.0, str(error)
     except tuple(kind for kind, _ in FAILURES) as error:
@@ -134,7 +141,7 @@ class _Clock:
     def in_env(self, call: Callable[..., T], *args: object) -> T:
         start = time.monotonic()
         try:
-            return guarded(call, *args)
+            return call(*args)
         finally:
             self.env_seconds += time.monotonic() - start
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-import traceback
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,10 +16,12 @@ from ale_jax.agent.api import (
     NoVerdictError,
     Policy,
     PolicyError,
+    ReachedState,
     Reply,
     StateMemory,
     VerifierError,
 )
+from ale_jax.agent.environment import CheckedEnvironment, EnvError, StepResult
 from ale_jax.config.agent import AgentLimits
 from ale_jax.records import Episode, EpisodeKey, Prefix
 from ale_jax.sandbox.api import SandboxError, SandboxStartError
@@ -38,16 +38,6 @@ class NotReproducedError(Exception):
     """Replaying the episode's own replies did not give the same observations and reward."""
 
 
-class EnvError(Exception):
-    """The environment broke its contract: by an error that is not named there, or by a reward that
-    is no finite number."""
-
-    @classmethod
-    def of(cls, error: Exception) -> EnvError:
-        *_, frame = traceback.extract_tb(error.__traceback__)
-        return cls(f"{type(error).__name__}: {error} ({Path(frame.filename).name}:{frame.lineno})")
-
-
 # The first match counts. Any other exception is a bug and is not caught.
 FAILURES: tuple[tuple[type[Exception], Status], ...] = (
     (SandboxStartError, Status.SANDBOX_START_FAILED),
@@ -59,7 +49,6 @@ FAILURES: tuple[tuple[type[Exception], Status], ...] = (
     (NotReproducedError, Status.NOT_REPRODUCED),
     (EnvError, Status.ENV_ERROR),
 )
-EXPECTED = (SandboxError, VerifierError, NoVerdictError)  # what an environment may raise
 
 
 class ScriptedPolicy:
@@ -88,13 +77,14 @@ def play(
     memory: states of prefixes that are slow to replay; None replays every prefix. Failures of the
     system are returned as a status, never as a reward of 0.
     """
-    playing = _Playing(env, memory)
+    playing = _Playing(CheckedEnvironment(env, key.task.family), memory)
     start = time.monotonic()
     reward, detail = None, ""
     try:
         status, reward = playing.run(policy, key, limits, prefix)
     except NoVerdictError as error:
-        status, reward, detail = Status.NO_VERDICT, 0.0, str(error)
+        # The verdict counts as 0. What steps have earned before, they have earned.
+        status, reward, detail = Status.NO_VERDICT, playing.earned(), str(error)
     except tuple(kind for kind, _ in FAILURES) as error:
         status = status_of(error)
         detail = f"{type(error).__name__}: {error}"
@@ -109,6 +99,7 @@ def play(
         policy_seconds=playing.policy_seconds,
         verifier_seconds=playing.verifier_seconds,
         detail=detail,
+        step_rewards=tuple(playing.step_rewards),
     )
 
 
@@ -117,39 +108,17 @@ def status_of(error: Exception) -> Status:
     return next(status for kind, status in FAILURES if isinstance(error, kind))
 
 
-def guarded(call: Callable[..., T], *args: object) -> T:
-    """Calls an environment. What its contract does not name becomes an EnvError: a bug in one world
-    must not end a run in which all other worlds work."""
-    try:
-        return call(*args)
-    except EXPECTED:
-        raise
-    except Exception as error:
-        raise EnvError.of(error) from error
-
-
-def reward_of(given: float) -> float:
-    """Returns a world's reward as the records hold it, whatever number it gave: 1, True,
-    np.float32(1). EnvError if it is none, or not finite."""
-    try:
-        reward = float(given)
-    except (OverflowError, TypeError, ValueError) as error:  # 10**400 overflows
-        raise EnvError(f"reward {given!r:.80} must be a number") from error
-    if not math.isfinite(reward):
-        raise EnvError(f"reward {reward} must be finite")
-    return reward
-
-
 class _Playing:
     """An episode in progress. Its counters survive an exception that ends it."""
 
-    def __init__(self, env: Environment, memory: StateMemory | None):
+    def __init__(self, env: CheckedEnvironment, memory: StateMemory | None):
         self._env, self._memory = env, memory
         self.turns = 0
         self.malformed_calls = 0
         self.env_seconds = 0.0
         self.policy_seconds = 0.0
         self.verifier_seconds = 0.0
+        self.step_rewards: list[float] = []  # of all steps, those of a prefix included
         self._seen: list[str] = []
         self._actions: list[str] = []
 
@@ -162,93 +131,100 @@ class _Playing:
             self._require_reproduced(key.task.seed, reward)
         return status, reward
 
+    def earned(self, verdict: float = 0.0) -> float:
+        """Returns the episode's reward: what its steps earned, and the verdict of `grade`."""
+        return math.fsum((*self.step_rewards, verdict))
+
     def _play(
         self, policy: Policy, key: EpisodeKey, limits: AgentLimits, prefix: Prefix | None
     ) -> tuple[Status, float | None]:
         malformed_limit = limits.malformed_limit if key.is_trained_on else 0
         if prefix is None:
-            seen, _ = self._timed(self._env.reset, key.task.seed)
+            seen = self._timed(self._env.reset, key.task.seed)
             self._seen.append(seen)
             left, new = limits.turns, self._opening(seen)
         else:
-            seen, reward = self._open(key, prefix)
+            reached = self._open(key, prefix)
+            self.step_rewards.extend(reached)
             self._seen.extend(prefix.seen)
             self._actions.extend(prefix.actions)
             if prefix.ends:
-                return Status.FINISHED, reward
+                return Status.FINISHED, self.earned()
             left, new = limits.turns - len(prefix.actions), self._opening(*prefix.seen)
         malformed_in_a_row = 0
         while self.turns < left:
             reply = self._reply(policy, new)
             if reply.stop == "context_full":
-                return Status.TOKEN_LIMIT, self._grade()
+                return Status.TOKEN_LIMIT, self.earned(self._grade())
             # A reply cut by "length" is an action like any other: at worst it is malformed.
             try:
-                observation, reward, terminated, truncated, info = self._step(reply.text)
+                step = self._step(reply.text)
             except NoVerdictError:
                 self.turns += 1  # the reply was played, and what it led to counts
                 raise
             self.turns += 1
             self._actions.append(reply.text)
-            malformed = bool(info["malformed"])
-            self.malformed_calls += malformed
-            if terminated:
-                return Status.FINISHED, reward
-            assert not truncated, "limits belong to the loop, not to the environment"
-            self._seen.append(observation)
-            malformed_in_a_row = malformed_in_a_row + 1 if malformed else 0
-            if malformed and malformed_in_a_row == malformed_limit:
+            self.step_rewards.append(step.reward)
+            self.malformed_calls += step.malformed
+            if step.ends:
+                limited = Status.TURN_LIMIT if step.truncated else Status.FINISHED
+                return limited, self.earned()
+            self._seen.append(step.seen)
+            malformed_in_a_row = malformed_in_a_row + 1 if step.malformed else 0
+            if step.malformed and malformed_in_a_row == malformed_limit:
                 return Status.ILLEGAL_CALLS, None
-            new = (Message("tool", observation),)
-        return Status.TURN_LIMIT, self._grade()
+            new = (Message("tool", step.seen),)
+        return Status.TURN_LIMIT, self.earned(self._grade())
 
     def _opening(self, instruction: str, *observations: str) -> tuple[Message, ...]:
         """What the policy is told first: with the turns of a prefix, all of them."""
-        told = [Message("system", self._env.system_prompt), Message("user", instruction)]
+        prompt = self._env.system_prompt
+        told = [Message("system", prompt)] if prompt else []
+        told.append(Message("user", instruction))
         for action, observation in zip(self._actions, observations, strict=True):
             told += (Message("assistant", action), Message("tool", observation))
         return tuple(told)
 
-    def _open(self, key: EpisodeKey, prefix: Prefix) -> tuple[str, float]:
-        """Reaches the state after the prefix. Returns what is seen there, and the reward if it
-        ends."""
+    def _open(self, key: EpisodeKey, prefix: Prefix) -> tuple[float, ...]:
+        """Reaches the state after the prefix. Returns what its steps earned."""
         memory, state_key, seed = self._memory, (key.task, prefix), key.task.seed
-        if memory and (saved := memory.get(state_key)):
-            if self._timed(self._env.load, seed, saved):
-                return prefix.seen[-1], 0.0
+        if memory and (known := memory.get(state_key)):
+            if self._timed(self._env.load, seed, known.saved):
+                return known.step_rewards
             memory.keep(state_key, None)
         before = self.env_seconds
-        seen, _ = self._timed(self._env.reset, seed)
-        seen, reward = self._replay(prefix, seen)
+        earned = self._replay(prefix, self._timed(self._env.reset, seed))
         if memory and not prefix.ends and memory.wants(state_key, self.env_seconds - before):
-            memory.keep(state_key, self._timed(self._env.save))
-        return seen, reward
+            saved = self._timed(self._env.save)
+            memory.keep(state_key, saved and ReachedState(saved, earned))
+        return earned
 
-    def _replay(self, prefix: Prefix, seen: str) -> tuple[str, float]:
-        """Plays the prefix turns from the state that shows `seen`. Returns what the last one led
-        to."""
+    def _replay(self, prefix: Prefix, seen: str) -> tuple[float, ...]:
+        """Plays the prefix turns from the state that shows `seen`. Returns what they earned."""
+        earned = []
         for number, action in enumerate(prefix.actions, start=1):
             _require_same(seen, prefix.seen[number - 1], number)
             try:
-                seen, reward, terminated, _, _ = self._step(action)
+                step = self._step(action)
             except NoVerdictError as error:  # but there was a verdict before
                 raise ReplayDivergedError(f"prefix turn {number}: {error}") from error
-            if terminated != (prefix.ends and number == len(prefix.actions)):
-                ended = "ended" if terminated else "did not end"
+            seen = step.seen
+            earned.append(step.reward)
+            if step.ends != (prefix.ends and number == len(prefix.actions)):
+                ended = "ended" if step.ends else "did not end"
                 raise ReplayDivergedError(f"prefix turn {number} {ended} the episode")
         if not prefix.ends:
             _require_same(seen, prefix.seen[-1], len(prefix.actions) + 1)
-        return seen, reward
+        return tuple(earned)
 
     def _require_reproduced(self, seed: int, reward: float | None) -> None:
         """Plays the whole episode again. NotReproducedError if an observation or the reward
         differs."""
         whole = Prefix(tuple(self._seen), tuple(self._actions))
-        seen, _ = self._timed(self._env.reset, seed)
+        seen = self._timed(self._env.reset, seed)
         try:
-            _, again = self._replay(whole, seen)
-            if not whole.ends:
-                again = self._grade()
+            earned = self._replay(whole, seen)
+            again = math.fsum((*earned, 0.0 if whole.ends else self._grade()))
         except (ReplayDivergedError, NoVerdictError) as error:
             raise NotReproducedError(str(error)) from None
         if again != reward:
@@ -261,30 +237,30 @@ class _Playing:
         finally:
             self.policy_seconds += time.monotonic() - start
 
-    def _step(self, action: str) -> tuple[str, float, bool, bool, Mapping[str, Any]]:
+    def _step(self, action: str) -> StepResult:
         before, judged = self.env_seconds, False
         try:
-            # Environments judge in the step that ends the episode.
-            seen, reward, judged, truncated, info = self._timed(self._env.step, action)
+            step = self._timed(self._env.step, action)
+            judged = step.ends  # environments judge in the step that ends the episode
         except NoVerdictError:
             judged = True
             raise
         finally:
             if judged:
                 self.verifier_seconds += self.env_seconds - before
-        return seen, reward_of(reward), judged, truncated, info
+        return step
 
     def _grade(self) -> float:
         before = self.env_seconds
         try:
-            return reward_of(self._timed(self._env.grade))
+            return self._timed(self._env.grade)
         finally:
             self.verifier_seconds += self.env_seconds - before
 
     def _timed(self, call: Callable[..., T], *args: object) -> T:
         start = time.monotonic()
         try:
-            return guarded(call, *args)
+            return call(*args)
         finally:
             self.env_seconds += time.monotonic() - start
 

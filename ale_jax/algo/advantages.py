@@ -1,8 +1,8 @@
 """Credit assignment: from the rewards of N trajectories to one advantage per chunk.
 
 The arrays of `Rewards`:
-    reward_NC: each chunk's own reward; the last chunk's is the outcome.
-    outcome_N: the episode's reward.
+    reward_NC: each chunk's own reward. Where only the outcome is rewarded, the last chunk has it.
+    outcome_N: the sum of the trajectory's rewards.
     num_chunks_N: number of chunks of the trajectory. Its later columns are padding and may hold
         anything.
     group_N, tag_N: in 0..num_groups-1.

@@ -247,7 +247,9 @@ def _episode(fields: Mapping[str, Any]) -> Episode:
     key, status, reward = fields["key"], Status(fields["status"]), fields["reward"]
     _require(isinstance(reward, float) == STATUS_RULES[status].reward_valid, "reward", reward)
     key = EpisodeKey(**key | {"task": Task(**key["task"])})
-    return Episode(**{**fields, "key": key, "status": status})
+    earned = tuple(fields.get("step_rewards", ()))  # journals of earlier versions have none
+    _require(all(isinstance(each, float) for each in earned), "step rewards", earned)
+    return Episode(**{**fields, "key": key, "status": status, "step_rewards": earned})
 
 
 def _require(holds: bool, what: str, found: Any) -> None:

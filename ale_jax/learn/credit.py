@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -68,7 +69,7 @@ def tabulate_rewards(
     for n, turns in enumerate(sampled):
         reward_NC[n, : len(turns)] = [turn.reward for turn in turns]
     valid = [STATUS_RULES[t.episode.status].reward_valid for _, t in rows]
-    outcome = [t.episode.reward if ok else 0.0 for (_, t), ok in zip(rows, valid)]
+    outcome = [_earned(t) if ok else 0.0 for (_, t), ok in zip(rows, valid)]
     arrays: dict[str, Any] = {
         "reward_NC": reward_NC,
         "outcome_N": np.array(outcome, np.float32),
@@ -81,6 +82,13 @@ def tabulate_rewards(
         "anchor_NCH": _recent_anchors(rows, max_chunks, anchor_depth),
     }
     return RewardTable(tuple(t for _, t in rows), Rewards(**arrays))
+
+
+def _earned(trajectory: Trajectory) -> float:
+    """What the sampled chunks earned: the episode's reward without that of its prefix."""
+    episode = trajectory.episode
+    assert episode.reward is not None, "only a valid trajectory has an outcome"
+    return episode.reward - math.fsum(episode.step_rewards[: episode.key.num_prefix_turns])
 
 
 def _number(names: Iterable[str]) -> np.ndarray:

@@ -65,7 +65,7 @@ class TurnSample:
     prompt: the text between the last chunk and this one. action: what the policy wrote.
     advantage: mean over its tokens, as the estimator gave it.
     kept: False if the mismatch filter removed the whole chunk from the loss.
-    tokens: policy tokens of the chunk.
+    tokens: policy tokens of the chunk. reward: what its step earned.
     Only of a chunk that was trained on, otherwise None: credit, see above; ratio, the geometric
     mean of pi / pi_old over its tokens; logp_mean, their mean log-probability, natural log.
     each: the chunk token by token; None in a trajectory of more than MAX_TOKENS.
@@ -79,6 +79,7 @@ class TurnSample:
     credit: float | None
     ratio: float | None
     logp_mean: float | None
+    reward: float = 0.0
     each: ChunkTokens | None = None
 
     @property
@@ -192,6 +193,7 @@ def _parse_turn(turn: dict[str, Any]) -> TurnSample:
         credit=_number_or_none(turn["credit"]),
         ratio=_number_or_none(turn["ratio"]),
         logp_mean=_number_or_none(turn["logp_mean"]),
+        reward=float(turn["reward"]),
         each=None if turn.get("each") is None else _parse_tokens(turn["each"]),
     )
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable
 
 from ale_jax.agent import external, loop
 from ale_jax.agent.api import Environment, Policy, StateMemory
+from ale_jax.agent.environment import EnvError
 from ale_jax.config.agent import AgentLimits, ExternalAgent
 from ale_jax.records import Episode, EpisodeKey, Prefix, Task
 from ale_jax.sandbox.api import Sandbox, SandboxStartError
@@ -93,7 +94,7 @@ class EpisodeRunner:
                 episode = self._play_in_sandbox(key, attempt, play)
             else:
                 episode = play(self._env(key.task, None), None)
-        except (SandboxStartError, loop.EnvError) as error:
+        except (SandboxStartError, EnvError) as error:
             episode = _not_begun(key, error, time.monotonic() - start)
         finally:
             with self._lock:
@@ -135,7 +136,7 @@ class EpisodeRunner:
         try:
             return self._make_env(task, sandbox)
         except Exception as error:
-            raise loop.EnvError.of(error) from error
+            raise EnvError.of(error) from error
 
     def _take(self, attempt: Hashable) -> Sandbox:
         with self._lock:

@@ -95,21 +95,16 @@ def sample_of(trajectory: TrajectorySample, member: int = 0) -> Sample:
     """Returns the trajectory as it was trained on. A chunk's credit is the mean over its tokens.
     Sampling masks are not recorded: a reply that was held to a schema is here as if it had been
     free."""
-    last = len(trajectory.turns) - 1
-    turns = (
-        _turn(turn, trajectory.reward if k == last else 0.0)
-        for k, turn in enumerate(trajectory.turns)
-    )
     sampled = trajectory.turns[trajectory.num_prefix_turns :]
     return Sample(
-        turns=tuple(turns),
+        turns=tuple(map(_turn, trajectory.turns)),
         advantage_C=np.array([np.mean(_tokens(turn).advantage) for turn in sampled], np.float32),
         num_prefix_turns=trajectory.num_prefix_turns,
         member=member,
     )
 
 
-def _turn(turn: TurnSample, reward: float) -> Turn:
+def _turn(turn: TurnSample) -> Turn:
     each = _tokens(turn)
     return Turn(
         prompt_ids=np.array(each.prompt_ids, np.int32),
@@ -119,7 +114,7 @@ def _turn(turn: TurnSample, reward: float) -> Turn:
         version=np.array(each.version, np.int32),
         action_text=turn.action,
         prompt_text=turn.prompt,
-        reward=reward,
+        reward=turn.reward,
     )
 
 

@@ -171,6 +171,7 @@ def _turn(turn: Turn, learned: Learned) -> TurnSample:
         advantage=float(np.mean(learned.advantage)),
         kept=bool(learned.kept.any()),
         tokens=len(turn.action_ids),
+        reward=turn.reward,
         **figures,
         each=_tokens(turn, learned),
     )

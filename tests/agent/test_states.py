@@ -1,6 +1,6 @@
 """Which states are kept, and for how long."""
 
-from ale_jax.agent.api import StateMemory
+from ale_jax.agent.api import ReachedState, StateMemory
 from ale_jax.agent.loop import ScriptedPolicy, play
 from ale_jax.records import Prefix, Task
 from ale_jax.sandbox.api import SavedState
@@ -13,7 +13,7 @@ def key(number):
 
 
 def state(size):
-    return SavedState(bytes(size), "")
+    return ReachedState(SavedState(bytes(size), ""), ())
 
 
 def test_only_what_took_long_and_is_not_known_is_wanted():

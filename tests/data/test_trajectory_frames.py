@@ -27,7 +27,12 @@ def full():
     made = make_trajectory(9, 0, [text_turn([1, 2], [3], "look", "ls"), turn], start_version=2)
     key = dataclasses.replace(made.episode.key, num_prefix_turns=1)
     episode = dataclasses.replace(
-        made.episode, key=key, status=Status.TURN_LIMIT, reward=0.25, detail="at the limit"
+        made.episode,
+        key=key,
+        status=Status.TURN_LIMIT,
+        reward=0.25,
+        detail="at the limit",
+        step_rewards=(0.1, 0.2),
     )
     return dataclasses.replace(
         made,

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from ale_jax.agent.api import Reply
+from ale_jax.agent.loop import ScriptedPolicy, play
+from ale_jax.config.agent import AgentLimits
 from ale_jax.envs.gem.game import GameError, GemGame, known_games
 from ale_jax.envs.serve import worlds
+from ale_jax.records import EpisodeKey, Status, Task
 
 pytestmark = pytest.mark.heavy
 
@@ -49,6 +53,38 @@ def test_a_game_is_the_librarys_whoever_plays_beside_it(python):
     finally:
         for game in games:
             game.close()
+
+
+class Bisects:
+    """Guesses a number from 1 to 10 by the game's hints."""
+
+    def __init__(self):
+        self._low, self._high, self._guess = 1, 10, 0
+
+    def reply(self, new_messages):
+        told = new_messages[-1].content
+        if "lower than" in told:
+            self._high = self._guess - 1
+        elif "higher than" in told:
+            self._low = self._guess + 1
+        self._guess = (self._low + self._high) // 2
+        return Reply(f"\\boxed{{{self._guess}}}", "stop")
+
+
+def test_a_game_is_played_by_the_loop_as_it_is(python):
+    """It has no more than GEM's contract: no grade, no prompt, and rewards below 0."""
+    key, limits = EpisodeKey("train", 0, 0, Task("guess", 7, "train")), AgentLimits(turns=4)
+    game = GemGame("game:GuessTheNumber-v0-easy", python)
+    try:
+        won = play(game, Bisects(), key, limits)
+        assert (won.status, won.reward) == (Status.FINISHED, 1.0)
+        assert won.step_rewards == (0.0,) * (won.turns - 1) + (1.0,)
+        lost = play(game, ScriptedPolicy(["seven"]), key, limits)
+        assert (lost.status, lost.reward, lost.turns) == (Status.FINISHED, -0.1, 1)
+        cut = play(game, Bisects(), key, AgentLimits(turns=1))
+        assert (cut.status, cut.reward) == (Status.TURN_LIMIT, 0.0)
+    finally:
+        game.close()
 
 
 def test_the_games_that_need_no_network_are_known(python):

@@ -45,6 +45,17 @@ def test_one_row_per_member_whatever_its_fate():
     np.testing.assert_array_equal(rewards.tokens_NC, [[1, 1, 0], [1, 0, 0], [1, 0, 0], [0, 0, 0]])
 
 
+def test_an_outcome_is_what_the_sampled_chunks_earned():
+    """The rewards of a prefix, which others wrote, are in the episode's and in no chunk's."""
+    member = make_trajectory(7, 0, turns(0.25, -0.5, 1.0), reward=0.75)
+    key = dataclasses.replace(member.episode.key, num_prefix_turns=1)
+    episode = dataclasses.replace(member.episode, key=key, step_rewards=(0.25, -0.5, 1.0))
+    member = dataclasses.replace(member, episode=episode, num_prefix_turns=1)
+    rewards = tabulate_rewards([Group(7, (member,))], max_chunks=3).rewards
+    np.testing.assert_array_equal(rewards.reward_NC, [[-0.5, 1.0, 0.0]])
+    np.testing.assert_array_equal(rewards.outcome_N, [0.5])
+
+
 def test_credit_goes_back_to_the_valid_trajectories():
     table = tabulate_rewards(GROUPS, max_chunks=3)
     advantage_NC = np.arange(12, dtype=np.float32).reshape(4, 3)

@@ -37,7 +37,7 @@ def test_without_tokens_there_is_nothing_to_study(recorded):
         RecordedRun.open(recorded)
 
 
-def _turn(ids, advantages):
+def _turn(ids, advantages, reward=0.0):
     numbers = tuple(float(i) for i in ids)
     each = ChunkTokens(
         prompt_ids=(9, 8),
@@ -49,16 +49,16 @@ def _turn(ids, advantages):
         advantage=tuple(advantages),
         credit=numbers,
     )
-    return TurnSample("read", "wrote", 0.0, True, len(ids), 0.0, 1.0, 0.0, each)
+    return TurnSample("read", "wrote", 0.0, True, len(ids), 0.0, 1.0, 0.0, reward, each)
 
 
-def test_a_sample_has_the_credit_of_its_own_chunks_and_the_reward_at_its_end():
-    turns = (_turn([1], [7.0]), _turn([2, 3], [1.0, 2.0]), _turn([4], [-1.0]))
-    recorded = TrajectorySample(5, "log", 1, Status.FINISHED, 0.5, 3, 4, turns, num_prefix_turns=1)
+def test_a_sample_has_the_credit_and_reward_of_its_own_chunks():
+    turns = (_turn([1], [7.0]), _turn([2, 3], [1.0, 2.0], 0.25), _turn([4], [-1.0], 0.5))
+    recorded = TrajectorySample(5, "log", 1, Status.FINISHED, 0.75, 3, 4, turns, num_prefix_turns=1)
     sample = sample_of(recorded, member=2)
     assert (sample.member, sample.num_prefix_turns) == (2, 1)
     np.testing.assert_array_equal(sample.advantage_C, np.float32([1.5, -1.0]))
-    assert [turn.reward for turn in sample.turns] == [0.0, 0.0, 0.5]
+    assert [turn.reward for turn in sample.turns] == [0.0, 0.25, 0.5]
     np.testing.assert_array_equal(sample.turns[1].action_ids, [2, 3])
     np.testing.assert_array_equal(sample.turns[1].version, [3, 3])
     assert (sample.turns[0].prompt_text, sample.turns[0].action_text) == ("read", "wrote")

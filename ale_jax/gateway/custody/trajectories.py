@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -38,20 +39,32 @@ def trajectory_of(
     mask_Iw: np.ndarray | None = None,
 ) -> Trajectory:
     """Makes the trajectory that is trained on. branches: of the tree, the longest first; [] if the
-    policy never wrote, for a trajectory without turns. Each ends with the episode's reward.
+    policy never wrote, for a trajectory without turns. In the longest, each turn has the reward of
+    its step, and the last one what is left of the episode's; the others end with all of it.
     mask_Iw: as in `Trajectory`."""
     if not branches:
         return Trajectory(episode, (), start_version)
     longest, *side = [_side_branch(branch, episode.reward or 0.0, decode) for branch in branches]
     return Trajectory(
         episode,
-        longest.turns,
+        _rewarded(longest.turns, episode),
         start_version,
         expert_TLK=longest.expert_TLK,
         num_prefix_turns=longest.num_prefix_turns,
         side_branches=tuple(side),
         mask_Iw=mask_Iw,
     )
+
+
+def _rewarded(turns: Sequence[Turn], episode: Episode) -> tuple[Turn, ...]:
+    """Spreads the episode's reward over its steps. Steps and replies correspond in our own loop,
+    in order; of an agent's program only the outcome is known."""
+    if episode.reward is None:
+        return turns
+    earned = [*episode.step_rewards[: len(turns) - 1]]
+    earned += [0.0] * (len(turns) - 1 - len(earned))
+    rewards = *earned, episode.reward - math.fsum(earned)
+    return tuple(dataclasses.replace(turn, reward=r) for turn, r in zip(turns, rewards))
 
 
 def _side_branch(branch: Branch, reward: float, decode: Decode) -> SideBranch:

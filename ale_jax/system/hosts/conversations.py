@@ -146,7 +146,12 @@ def _key(fields: dict[str, Any]) -> EpisodeKey:
 
 
 def _episode(fields: dict[str, Any]) -> Episode:
-    return Episode(**fields | {"key": _key(fields["key"]), "status": Status(fields["status"])})
+    records = {
+        "key": _key(fields["key"]),
+        "status": Status(fields["status"]),
+        "step_rewards": tuple(fields["step_rewards"]),
+    }
+    return Episode(**fields | records)
 
 
 def _turns(texts: Sequence[Sequence[Any]], arrays: Sequence[np.ndarray]) -> tuple[Turn, ...]:

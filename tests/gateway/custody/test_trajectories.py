@@ -1,5 +1,6 @@
 """The texts of a trajectory's turns are those that the agent and its environment had."""
 
+import dataclasses
 from concurrent.futures import Future
 
 import numpy as np
@@ -48,11 +49,15 @@ class Scripted:
         pass
 
 
-def played(tokenizer, ids, **request):
-    """What the agent got, and the turn that it becomes."""
+def opened(tokenizer, ids):
     tree = TokenTree(ChatRender(tokenizer))
     keys = lambda number: np.array([0, number], np.uint32)  # noqa: E731
-    episode = GatewayEpisode(tree, Scripted(ids), language_of(tokenizer), keys)
+    return GatewayEpisode(tree, Scripted(ids), language_of(tokenizer), keys)
+
+
+def played(tokenizer, ids, **request):
+    """What the agent got, and the turn that it becomes."""
+    episode = opened(tokenizer, ids)
     asked = ChatRequest("", TASK, **request)
     (pending,) = episode.ask(asked)
     message = episode.answer(pending, asked).message
@@ -76,3 +81,21 @@ def test_a_turn_has_the_call_that_the_gateway_has_read_from_it(tokenizer):
     message, turn = played(tokenizer, ids, tools=TOOLS)
     assert message.content == "I look." and [call.name for call in message.tool_calls] == ["bash"]
     assert turn.action_text == f"I look.\n{CALL}"
+
+
+def rewarded(tokenizer, reward, step_rewards):
+    """The rewards of three turns."""
+    episode, told = opened(tokenizer, tokenizer.reply_ids("I look.")), TASK
+    for _ in range(3):
+        (pending,) = episode.ask(asked := ChatRequest("", told, tool_choice=NONE))
+        told += (episode.answer(pending, asked).message, ChatMessage("user", "Go on."))
+    played = dataclasses.replace(EPISODE, reward=reward, step_rewards=step_rewards)
+    turns = trajectory_of(played, episode.end("all"), 0, tokenizer.decode).turns
+    return [turn.reward for turn in turns]
+
+
+def test_each_turn_has_the_reward_of_its_step_and_the_last_the_rest(tokenizer):
+    assert rewarded(tokenizer, 0.75, (0.25, -0.5, 1.0)) == [0.25, -0.5, 1.0]
+    assert rewarded(tokenizer, 0.25, (0.25, -0.5)) == [0.25, -0.5, 0.5]  # a reply that was cut
+    assert rewarded(tokenizer, 1.0, ()) == [0.0, 0.0, 1.0]  # of an agent's program
+    assert rewarded(tokenizer, None, (0.25,)) == [0.0, 0.0, 0.0]
