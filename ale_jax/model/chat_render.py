@@ -1,8 +1,8 @@
 """Messages as a chat template writes them, in pieces: what the template says, and what others said.
 
-Together the pieces are the template's text, and they are encoded as a whole. Special tokens of the
-second kind are left to be ordinary text, so that an agent, a sandbox or a client can neither end a
-turn nor open one.
+Together the pieces are the template's text, and they are encoded as a whole. Markers of the second
+kind become ordinary text, so that an agent, a sandbox or a client can neither end a turn nor open
+one, and neither a call nor its result (`piece_encoder`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_SKELETONS = 1024
 MAX_KEPT_CHARS = 1 << 17  # of one text; thousands of longer ones would fill the memory
 # A slot's number, as it is, or where the template writes JSON. No template writes NUL by itself.
 _SLOT = re.compile(r"\0(\d+)\0|\\u0000(\d+)\\u0000")
-_NUL = r"\0|\\u0000"  # a part of what could be taken for a slot
+_NUL = re.compile(r"\0|\\u0000")  # a part of what could be taken for a slot
 
 
 class Piece(NamedTuple):
@@ -37,16 +37,19 @@ class ChatRenderer:
     """
 
     def __init__(
-        self, apply_template: Callable[[list[Message], Any, bool], str], special: Collection[str]
+        self,
+        apply_template: Callable[[list[Message], Any, bool], str],
+        special: Collection[str],
+        names_marker: Callable[[str], bool],
     ):
         """apply_template: from messages, tools (or None), and whether the policy's next turn is to
-        be opened, to text. special: the texts of all special tokens.
+        be opened, to text. special: the names of all special tokens. names_marker: whether a text
+        has the name of a marker.
 
         ValueError if the template does not end the policy's turns with a special token.
         """
-        self._apply = apply_template
-        names = "|".join(map(re.escape, sorted(special, key=len)[::-1]))
-        self._special, self._suspect = re.compile(names), re.compile(f"{names}|{_NUL}")
+        self._apply, self._names_marker = apply_template, names_marker
+        self._special = re.compile("|".join(map(re.escape, sorted(special, key=len)[::-1])))
         self._parts_of = lru_cache(MAX_SKELETONS)(self._parts)
         self.end_of_turn = self._end_of_turn()
         self.opening = self._opening()
@@ -67,7 +70,7 @@ class ChatRenderer:
     def _pieces(
         self, messages: Sequence[Message], tools: Sequence[Any] | None, first: bool
     ) -> list[Piece]:
-        slots = _Slots(self._suspect)
+        slots = _Slots(lambda text: self._names_marker(text) or bool(_NUL.search(text)))
         shown = [slots.hide_message(message) for message in messages]
         offered = tools and slots.hide_suspect(list(tools))
         skeleton = json.dumps([shown, offered])
@@ -131,10 +134,10 @@ class ChatRenderer:
 
 class _Slots:
     """Texts that others wrote, and the numbers that stand for them in a skeleton. required: those
-    that the template must not leave out. suspect: what could be a special token or a slot."""
+    that the template must not leave out. is_suspect: whether a text has a marker or a slot."""
 
-    def __init__(self, suspect: re.Pattern[str]) -> None:
-        self._suspect = suspect
+    def __init__(self, is_suspect: Callable[[str], bool]) -> None:
+        self._is_suspect = is_suspect
         self.texts: list[str] = []
         self.required: set[int] = set()
 
@@ -157,9 +160,9 @@ class _Slots:
         return shown
 
     def hide_suspect(self, value: Any) -> Any:
-        """JSON, in which the strings that could be special tokens or slots are hidden. Templates
-        may measure, cut and compare all others."""
-        return self._hide_where(value, lambda text: self._suspect.search(text) is not None)
+        """JSON, in which the strings that have markers or slots are hidden. Templates may measure,
+        cut and compare all others."""
+        return self._hide_where(value, self._is_suspect)
 
     def _hide_call(self, call: Mapping[str, Any]) -> dict[str, Any]:
         """arguments: an object."""
@@ -172,8 +175,11 @@ class _Slots:
         return {"type": "function", "function": shown, "id": call_id}
 
     def _hide(self, text: str) -> str:
-        self.texts.append(text)
-        return f"\0{len(self.texts) - 1}\0"
+        """White space around a text is left as it is, as many templates trim it."""
+        within = text.strip()
+        before, _, after = text.partition(within) if within else (text, "", "")
+        self.texts.append(within)
+        return f"{before}\0{len(self.texts) - 1}\0{after}"
 
     def _hide_where(self, value: Any, is_hidden: Callable[[str], bool]) -> Any:
         match value:

@@ -1,10 +1,16 @@
-"""Ids of a rendered conversation: those of the text as a whole, but for tokens that others name."""
+"""Ids of a rendered conversation: those of its text as a whole, but that markers which others write
+are ordinary tokens.
+
+A marker is a token that stands for no text but for the structure of a conversation: `<|im_end|>`,
+`<tool_call>`. If a tool's output could write one, it would be read as an instruction or a call.
+"""
 
 from __future__ import annotations
 
+import re
 import threading
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, chain, pairwise
 
 import numpy as np
@@ -17,9 +23,16 @@ class PieceEncoder:
     """Encodes texts by a tokenizer. Thread-safe by a lock, because whether special tokens count as
     text is stored in the tokenizer itself."""
 
-    def __init__(self, tokenizer: Tokenizer, markers: Collection[int], lock: threading.Lock):
-        """markers: the tokens that a chat template alone can write. lock: of the tokenizer."""
-        self._tokenizer, self._markers, self._lock = tokenizer, frozenset(markers), lock
+    def __init__(self, tokenizer: Tokenizer, markers: Mapping[int, str], lock: threading.Lock):
+        """markers: their names, by id, which have more than one letter. lock: of the tokenizer."""
+        self._tokenizer, self._markers, self._lock = tokenizer, markers, lock
+        self._normalizer = tokenizer.normalizer
+        self._names = re.compile("|".join(map(re.escape, markers.values())) or "$.")
+
+    def names_marker(self, text: str) -> bool:
+        """Returns whether a text has the name of a marker, also once it is normalized."""
+        texts = [text, self._normalizer.normalize_str(text)] if self._normalizer else [text]
+        return any(map(self._names.search, texts))
 
     def text_ids(self, text: str) -> np.ndarray:
         """Returns the ids of a text that may name special tokens."""

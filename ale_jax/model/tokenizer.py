@@ -120,11 +120,13 @@ class ChatTokenizer:
         added = tokenizer.added_tokens_decoder
         self._added_ids = frozenset(added)
         self._special = {number: token.content for number, token in added.items() if token.special}
-        self._renderer = self._tool_renderer = ChatRenderer(self._render, self._special.values())
+        self._encoder = PieceEncoder(self._rust, _markers(tokenizer), self._lock)
+        names, names_marker = self._special.values(), self._encoder.names_marker
+        self._renderer = ChatRenderer(self._render, names, names_marker)
+        self._tool_renderer = self._renderer
         if TOOL_USE in _named_templates(tokenizer):
-            self._tool_renderer = ChatRenderer(self._render_tool_use, self._special.values())
+            self._tool_renderer = ChatRenderer(self._render_tool_use, names, names_marker)
         self._byte_names = _byte_names(self._rust.decoder)
-        self._encoder = PieceEncoder(self._rust, self._special, self._lock)
         self.vocab_size = len(tokenizer)
         self.stop_ids = _stop_ids(tokenizer, self._renderer.end_of_turn)
 
@@ -281,6 +283,13 @@ def _named_templates(tokenizer: PreTrainedTokenizerFast) -> Mapping[str, str]:
     """The chat templates by name, if there are several."""
     template = tokenizer.chat_template
     return template if isinstance(template, dict) else {}
+
+
+def _markers(tokenizer: PreTrainedTokenizerFast) -> dict[int, str]:
+    """The added tokens, special or not. Those of one letter or of white space are a part of the
+    vocabulary, which all texts may use."""
+    added = tokenizer.added_tokens_decoder
+    return {n: token.content for n, token in added.items() if len(token.content.strip()) > 1}
 
 
 def _byte_names(decoder: decoders.Decoder | None) -> dict[str, bytes]:
