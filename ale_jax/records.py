@@ -46,6 +46,7 @@ the packages that use it so are named.
 from __future__ import annotations
 
 import dataclasses
+import enum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,6 +106,17 @@ class EpisodeKey:
         return self.phase == TRAIN
 
 
+class ReplyKind(enum.StrEnum):
+    """What became of a reply of the policy."""
+
+    ACTION = "action"  # it was carried out, or may have been
+    CUT = "cut"  # it was cut at a token limit before it was an action, and none was carried out
+    REPLACED = "replaced"  # the agent asked again, or put other words in its place
+    SIDE = (
+        "side"  # to a call without tools, beside those that work on the task, such as for a title
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Turn:
     """One policy call: the tokens appended before it, and the chunk of tokens that it wrote.
@@ -119,6 +131,8 @@ class Turn:
     reward: this chunk's own reward. Where only the outcome is rewarded, the last chunk has it.
     mask_id: of each sampled id the number of the mask that restricted its draw, a row of the
     trajectory's mask_Iw, or FREE or FORCED; None if the whole reply was free.
+    number: of the reply among all those of the episode, in the order in which they were answered.
+    In a single conversation it adds nothing, and may be 0 throughout.
 
     Weights 4 sampled the first token, of probability 3/4, and weights 5, published meanwhile, the
     second one, of probability 1/2; one other token was possible each time. At temperature 1/2, mu
@@ -140,6 +154,8 @@ class Turn:
     prompt_text: str
     reward: float = 0.0
     mask_id: NDArray[np.int16] | None = None
+    kind: ReplyKind = ReplyKind.ACTION
+    number: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,7 +213,9 @@ class Episode:
 
     reward: of the whole episode, prefix included: what its steps earned, and the verdict on the
     state in which it was cut short. step_rewards: what each step earned, those of a prefix
-    included; () of an agent's program.
+    included; () of an agent's program. cut_replies: which of the policy's own replies, from 0, are
+    of the kind CUT; None of an agent's program, of whose replies nobody here knows whether they
+    were carried out.
 
     With seconds 10, policy_seconds 6, env_seconds 3 and verifier_seconds 1, the loop took 1 second.
     """
@@ -213,6 +231,7 @@ class Episode:
     verifier_seconds: float = 0.0
     detail: str = ""  # a readable reason if the status is not FINISHED
     step_rewards: tuple[float, ...] = ()
+    cut_replies: tuple[int, ...] | None = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,13 +302,18 @@ class Trajectory:
         return sum(len(t.action_ids) for t in self.sampled_turns)
 
 
+# Instead of the id of a chunk: no policy token of this episode, or one without credit, which is
+# context for the chunks after it.
+OUTSIDE, UNCREDITED = -1, -2
+
+
 @dataclasses.dataclass(frozen=True)
 class Batch:
     """Packed rows of fixed shape; several trajectories may share a row.
 
     segment_BT: 1.. per trajectory in its row, 0 on padding. position_BT: within the trajectory.
-    chunk_BT: id within the row of the sampled chunk that contains the token, -1 outside every
-    sampled chunk (observations, prefix turns, padding).
+    chunk_BT: id within the row of the sampled chunk that contains the token; UNCREDITED in replies
+    that earn no credit, OUTSIDE elsewhere (observations, prefix turns, padding).
     group_BT, member_BT: index of the trajectory's group within the step, and of the trajectory
     within its group; -1 on padding.
 

@@ -13,6 +13,7 @@ class Status(enum.StrEnum):
     TURN_LIMIT = "turn_limit"  # graded in the state at the limit, or where a program broke off
     TIME_LIMIT = "time_limit"  # its program was killed; graded in the state that it left
     TOKEN_LIMIT = "token_limit"  # the context is full; graded in the state at the limit
+    REPLY_LIMIT = "reply_limit"  # the reply that ended it was cut; judged as it stood
     NO_VERDICT = "no_verdict"  # the agent's work, and not the host, kept the verifier from one
     SANDBOX_START_FAILED = "sandbox_start_failed"
     SANDBOX_LOST = "sandbox_lost"
@@ -39,19 +40,22 @@ class StatusRule:
     redraw: the retry draws new random numbers. With the same numbers, a deterministic world would
     only repeat what was rejected. After a fault of the system the same numbers are used, so that
     the retry leaves no trace in the results.
+    truncated: a limit ended the episode, and not the policy.
     """
 
     reward_valid: bool
     retry: bool
     infra: bool
     redraw: bool = False
+    truncated: bool = False
 
 
 STATUS_RULES: dict[Status, StatusRule] = {
     Status.FINISHED: StatusRule(reward_valid=True, retry=False, infra=False),
-    Status.TURN_LIMIT: StatusRule(reward_valid=True, retry=False, infra=False),
-    Status.TIME_LIMIT: StatusRule(reward_valid=True, retry=False, infra=False),
-    Status.TOKEN_LIMIT: StatusRule(reward_valid=True, retry=False, infra=False),
+    **{
+        limit: StatusRule(reward_valid=True, retry=False, infra=False, truncated=True)
+        for limit in (Status.TURN_LIMIT, Status.TIME_LIMIT, Status.TOKEN_LIMIT, Status.REPLY_LIMIT)
+    },
     Status.NO_VERDICT: StatusRule(reward_valid=True, retry=False, infra=False),  # the reward is 0
     Status.SANDBOX_START_FAILED: StatusRule(reward_valid=False, retry=True, infra=True),
     Status.SANDBOX_LOST: StatusRule(reward_valid=False, retry=True, infra=True),

@@ -84,6 +84,7 @@ def play(
         env_seconds=clock.env_seconds,
         verifier_seconds=clock.verifier_seconds,
         detail=detail,
+        cut_replies=None,
     )
 
 

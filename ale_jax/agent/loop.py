@@ -100,6 +100,7 @@ def play(
         verifier_seconds=playing.verifier_seconds,
         detail=detail,
         step_rewards=tuple(playing.step_rewards),
+        cut_replies=tuple(playing.cut_replies),
     )
 
 
@@ -119,6 +120,7 @@ class _Playing:
         self.policy_seconds = 0.0
         self.verifier_seconds = 0.0
         self.step_rewards: list[float] = []  # of all steps, those of a prefix included
+        self.cut_replies: list[int] = []
         self._seen: list[str] = []
         self._actions: list[str] = []
 
@@ -155,8 +157,9 @@ class _Playing:
         while self.turns < left:
             reply = self._reply(policy, new)
             if reply.stop == "context_full":
+                if reply.text:
+                    self.cut_replies.append(self.turns)
                 return Status.TOKEN_LIMIT, self.earned(self._grade())
-            # A reply cut by "length" is an action like any other: at worst it is malformed.
             try:
                 step = self._step(reply.text)
             except NoVerdictError:
@@ -167,8 +170,9 @@ class _Playing:
             self.step_rewards.append(step.reward)
             self.malformed_calls += step.malformed
             if step.ends:
-                limited = Status.TURN_LIMIT if step.truncated else Status.FINISHED
-                return limited, self.earned()
+                return _end_of(step, reply), self.earned()
+            if step.malformed and reply.stop == "length":
+                self.cut_replies.append(self.turns - 1)
             self._seen.append(step.seen)
             malformed_in_a_row = malformed_in_a_row + 1 if step.malformed else 0
             if step.malformed and malformed_in_a_row == malformed_limit:
@@ -263,6 +267,13 @@ class _Playing:
             return call(*args)
         finally:
             self.env_seconds += time.monotonic() - start
+
+
+def _end_of(step: StepResult, reply: Reply) -> Status:
+    """How the step to which this reply led has ended its episode."""
+    if step.truncated:
+        return Status.TURN_LIMIT
+    return Status.REPLY_LIMIT if reply.stop == "length" else Status.FINISHED
 
 
 def _is_replayed(key: EpisodeKey, share: float) -> bool:

@@ -26,6 +26,7 @@ from ale_jax.records import (
     MAX_MASKS,
     Episode,
     EpisodeKey,
+    ReplyKind,
     SideBranch,
     Task,
     Trajectory,
@@ -106,7 +107,8 @@ def _branch_fields(branch: Trajectory | SideBranch) -> dict[str, Any]:
 
 
 def _turn_fields(turn: Turn) -> list[Any]:
-    return [turn.prompt_text, turn.action_text, turn.reward, turn.mask_id is not None]
+    texts = [turn.prompt_text, turn.action_text]
+    return [*texts, turn.reward, turn.kind, turn.number, turn.mask_id is not None]
 
 
 def read_frames(file: IO[bytes]) -> Iterator[Trajectory]:
@@ -148,7 +150,7 @@ def _decode(body: bytes) -> Trajectory:
     arrays = iter(_arrays(body, start + length, fields["arrays"], dtypes))
     whole, *side = [_branch(branch, arrays) for branch in branches]
     trajectory = Trajectory(
-        episode=_episode(fields["episode"]),
+        episode=episode_of(fields["episode"]),
         start_version=int(fields["start_version"]),
         rejected=tuple(map(Status, fields["rejected"])),
         side_branches=tuple(SideBranch(**each) for each in side),
@@ -203,7 +205,8 @@ def _arrays(
 
 
 def _turn(text: Sequence[Any], arrays: Iterator[np.ndarray]) -> Turn:
-    prompt_text, action_text, reward, has_masks = text
+    prompt_text, action_text, reward, *marks, has_masks = text
+    kind, number = marks or (ReplyKind.ACTION, 0)  # journals of earlier versions have none
     own = {name: next(arrays) for name in _TURN_ARRAYS}
     if has_masks:
         own["mask_id"] = next(arrays)
@@ -213,6 +216,8 @@ def _turn(text: Sequence[Any], arrays: Iterator[np.ndarray]) -> Turn:
         action_text=action_text,
         prompt_text=prompt_text,
         reward=float(reward),
+        kind=ReplyKind(kind),
+        number=int(number),
     )
     # One entry per sampled token in each of them.
     tokens = {len(array) for name, array in own.items() if name != "prompt_ids"}
@@ -243,13 +248,22 @@ def _check_masks(trajectory: Trajectory) -> None:
         _require(bool(allowed.all()), "tokens that were allowed", allowed)
 
 
-def _episode(fields: Mapping[str, Any]) -> Episode:
+def episode_of(fields: Mapping[str, Any]) -> Episode:
+    """Restores an episode from what `dataclasses.asdict` and JSON made of it. ValueError if its
+    reward does not fit its status."""
     key, status, reward = fields["key"], Status(fields["status"]), fields["reward"]
     _require(isinstance(reward, float) == STATUS_RULES[status].reward_valid, "reward", reward)
     key = EpisodeKey(**key | {"task": Task(**key["task"])})
     earned = tuple(fields.get("step_rewards", ()))  # journals of earlier versions have none
     _require(all(isinstance(each, float) for each in earned), "step rewards", earned)
-    return Episode(**{**fields, "key": key, "status": status, "step_rewards": earned})
+    cut = fields.get("cut_replies", ())
+    own = {
+        "key": key,
+        "status": status,
+        "step_rewards": earned,
+        "cut_replies": None if cut is None else tuple(map(int, cut)),
+    }
+    return Episode(**{**fields, **own})
 
 
 def _require(holds: bool, what: str, found: Any) -> None:

@@ -134,7 +134,7 @@ class GatewayEpisode:
 
     def record(self, pending: Pending, reply: ChatMessage, sampled: Sampled) -> None:
         """Takes over what was sampled. reply: as it is sent to the agent."""
-        self.tree.finish(pending.call, reply, sampled)
+        self.tree.finish(pending.call, reply, sampled, sampled.stop)
         self._conversations.answered(pending.call, pending.conversation)
         self._wait_no_more(pending.call)
 

@@ -57,13 +57,13 @@ class ListeningPolicy(ScriptedPolicy):
 
 
 class StoppingPolicy:
-    """Replies with the given stop reasons, in turn."""
+    """Replies with the given stop reasons and texts, in turn."""
 
-    def __init__(self, *stops):
-        self._stops = iter(stops)
+    def __init__(self, *stops, texts=None):
+        self._replies = zip(texts or ["part"] * len(stops), stops)
 
     def reply(self, new_messages):
-        return Reply("part", next(self._stops))
+        return Reply(*next(self._replies))
 
 
 def test_the_policy_hears_each_message_once():
@@ -106,12 +106,28 @@ def test_a_full_context_grades_without_playing_the_unfinished_reply():
     episode = play(env, StoppingPolicy("stop", "context_full"), KEY, LIMITS)
     assert (episode.status, episode.reward, episode.turns) == (Status.TOKEN_LIMIT, 0.25, 1)
     assert env.actions == ["part"]
+    assert episode.cut_replies == (1,), "the reply that was not played"
 
 
 def test_a_reply_cut_at_its_length_is_played():
     env = FakeEnv()
-    play(env, StoppingPolicy("length", "context_full"), KEY, LIMITS)
+    episode = play(env, StoppingPolicy("length", "context_full", texts=["part", ""]), KEY, LIMITS)
     assert env.actions == ["part"]
+    assert episode.cut_replies == (), "it was an action, and nothing was written after it"
+
+
+def test_a_cut_reply_without_a_call_was_no_action_and_a_malformed_one_of_full_length_was():
+    policy = StoppingPolicy(*["stop", "length", "length", "stop"], texts=["bad", "bad", "a", "end"])
+    episode = play(FakeEnv(), policy, KEY, LIMITS)
+    assert (episode.status, episode.malformed_calls) == (Status.FINISHED, 2)
+    assert episode.cut_replies == (1,)
+
+
+def test_a_cut_reply_that_was_judged_is_an_action_at_a_limit():
+    episode = play(FakeEnv(), StoppingPolicy("length", texts=["end"]), KEY, LIMITS)
+    assert (episode.status, episode.reward, episode.cut_replies) == (Status.REPLY_LIMIT, 1.0, ())
+    limits = [status for status, rule in STATUS_RULES.items() if rule.truncated]
+    assert limits == [f"{name}_limit" for name in ("turn", "time", "token", "reply")]
 
 
 @each_row("where", ["reset", "step", "grade"])

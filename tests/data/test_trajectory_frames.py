@@ -9,7 +9,7 @@ import pytest
 from ale_jax.data import trajectory_frames
 from ale_jax.data.packing import text_turn
 from ale_jax.data.trajectory_frames import DamagedFrame, encode_frame, read_frames
-from ale_jax.records import FORCED, FREE, MAX_MASKS, SideBranch
+from ale_jax.records import FORCED, FREE, MAX_MASKS, ReplyKind, SideBranch
 from ale_jax.status import Status
 from tests.data.make_trajectories import make_trajectory, make_turn
 
@@ -24,6 +24,7 @@ def full():
         turn, logp_mu=logp, version=np.array([2, 2, 3], np.int32), action_text="\ud800\x00é"
     )
     turn = dataclasses.replace(turn, mask_id=np.array([1, FORCED, FREE], np.int16))
+    turn = dataclasses.replace(turn, kind=ReplyKind.CUT, number=7)
     made = make_trajectory(9, 0, [text_turn([1, 2], [3], "look", "ls"), turn], start_version=2)
     key = dataclasses.replace(made.episode.key, num_prefix_turns=1)
     episode = dataclasses.replace(
@@ -34,6 +35,7 @@ def full():
         detail="at the limit",
         step_rewards=(0.1, 0.2),
     )
+    episode = dataclasses.replace(episode, cut_replies=(0,))
     return dataclasses.replace(
         made,
         episode=episode,
@@ -78,6 +80,8 @@ def assert_same(found, wanted):
 
 def test_every_bit_comes_back():
     never_wrote = make_trajectory(0, 0, status=Status.NO_VERDICT, reward=0.0)
+    episode = dataclasses.replace(never_wrote.episode, cut_replies=None)
+    never_wrote = dataclasses.replace(never_wrote, episode=episode)
     only_forced = with_masks([FORCED, FORCED, FREE], mask_Iw=np.zeros((0, 2), np.int32))
     wanted = [full(), PLAIN, never_wrote, only_forced]
     assert_same(tuple(read(b"".join(map(encode_frame, wanted)))), tuple(wanted))
@@ -140,7 +144,11 @@ def test_fields_that_do_not_fit_each_other_are_damage(wrong):
 def test_a_branch_has_experts_or_none_and_a_turn_masks():
     """A number here must not make a table of that many arrays."""
     counts = {
-        said: len(trajectory_frames._dtypes({"turns": [["", "", 0.0, said]], "has_experts": said}))
+        said: len(
+            trajectory_frames._dtypes(
+                {"turns": [["", "", 0.0, "action", 0, said]], "has_experts": said}
+            )
+        )
         for said in (False, True, 10**9)
     }
     assert counts == {False: 5, True: 7, 10**9: 7}

@@ -18,6 +18,7 @@ import numpy as np
 from ale_jax.config.engine import Sampling
 from ale_jax.engine.request import InferenceEngine
 from ale_jax.gateway.custody.engine_policy import ChatRender, EnginePolicy, language_of
+from ale_jax.gateway.custody.reply_kinds import mark_replies
 from ale_jax.gateway.custody.sampling_masks import MaskTable
 from ale_jax.gateway.custody.token_tree import BranchChoice, TokenTree
 from ale_jax.gateway.custody.trajectories import given_turn, trajectory_of
@@ -197,6 +198,7 @@ class Ledger:
             episode = dataclasses.replace(
                 episode, status=Status.CALL_LOST, reward=None, detail=doubt
             )
+        mark_replies(tree.answered(), episode.cut_replies)
         decode, masks = self._tokenizer.decode, conversation.masks.masks()
         trajectory = trajectory_of(episode, branches, start_version, decode, masks)
         if episode.turns:

@@ -27,6 +27,7 @@ from ale_jax.gateway.messages import (
     tools_key,
     without_volatile_headers,
 )
+from ale_jax.records import ReplyKind
 
 BranchChoice = Literal["all", "longest", "leaf"]
 
@@ -85,7 +86,9 @@ class Call:
 
     parent: the call whose reply the agent has continued. messages: those since then. key: of the
     conversation up to the reply; b"" before there is one. sampled: None until the engine has
-    answered. lost: whether the agent may not have got the answer. is_given: see `GivenTurn`.
+    answered. stop: as in `ale_jax.engine.request.Sampled`. lost: whether the agent may not have got
+    the answer. is_given: see `GivenTurn`. has_tools: whether it offers tools. kind, number: as in
+    `records.Turn`, once the episode has ended.
     """
 
     parent: Call | None
@@ -95,10 +98,14 @@ class Call:
     reply: ChatMessage | None = None
     sampled: SampledTokens | None = None
     key: bytes = b""
+    stop: str = "stop"
     lost: bool = False
     is_given: bool = False
     has_double: bool = False
+    has_tools: bool = False
     children: int = 0
+    kind: ReplyKind = ReplyKind.ACTION
+    number: int = 0
 
     @property
     def answer(self) -> SampledTokens:
@@ -192,14 +199,16 @@ class TokenTree:
             parent, known = self._parent(keys)
         new = tuple(messages[known:])
         after = None if parent is None else parent.answer.ids
-        prompt_ids = self._render(new, tools, after)
-        return Call(parent, new, np.asarray(prompt_ids, np.int32), keys[-1])
+        prompt_ids = np.asarray(self._render(new, tools, after), np.int32)
+        return Call(parent, new, prompt_ids, keys[-1], has_tools=bool(tools))
 
-    def finish(self, call: Call, reply: ChatMessage, sampled: SampledTokens) -> None:
+    def finish(
+        self, call: Call, reply: ChatMessage, sampled: SampledTokens, stop: str = "stop"
+    ) -> None:
         """Records what the policy has answered. reply: as it is sent to the agent."""
         assert call.sampled is None, "a call is answered once"
         with self._lock:
-            call.reply, call.sampled = reply, sampled
+            call.reply, call.sampled, call.stop = reply, sampled, stop
             (call.key,) = path_keys(call.start, [reply])
             self._calls.append(call)
             same = self._by_key.setdefault(call.key, [])
@@ -270,12 +279,16 @@ class TokenTree:
             self.counts.left_out = sum(len(call.answer.ids) for call in left)
             return found
 
+    def answered(self) -> list[Call]:
+        """Returns the calls that were sampled in this episode, in the order of their answers."""
+        with self._lock:
+            return [call for call in self._calls if not call.is_given]
+
     @property
     def start_version(self) -> int | None:
         """The version of the weights that sampled the oldest first token; None before there is a
         reply."""
-        with self._lock:
-            replies = [call.answer for call in self._calls if not call.is_given]
+        replies = [call.answer for call in self.answered()]
         return min((int(each.version[0]) for each in replies), default=None)
 
     def _forget(self, call: Call) -> None:

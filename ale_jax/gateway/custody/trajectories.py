@@ -84,6 +84,8 @@ def _turn(call: Call, decode: Decode) -> Turn:
         action_text=_action_text(call, decode),
         prompt_text="\n".join(m.content for m in call.messages if m.role != "system"),
         mask_id=sampled.mask_id,
+        kind=call.kind,
+        number=call.number,
     )
 
 

@@ -18,11 +18,10 @@ from typing import Any
 import numpy as np
 
 from ale_jax.config.engine import Sampling
-from ale_jax.data.trajectory_frames import encode_frame, read_frames
+from ale_jax.data.trajectory_frames import encode_frame, episode_of, read_frames
 from ale_jax.engine.request import EngineStopped
 from ale_jax.gateway.custody.ledger import Activity, AgentClock, Ledger
 from ale_jax.records import Episode, EpisodeKey, Task, Trajectory, Turn
-from ale_jax.status import Status
 from ale_jax.system.hosts.connection import Connection, Frame, Gone
 
 ANSWER_S = 30.0  # of a follower, to a question that its devices have no part in
@@ -128,7 +127,9 @@ class ConversationService:
         elif header["do"] == "stop":
             self._ledger.stop(name)
         else:
-            trajectory = self._ledger.close(name, header["episode"] and _episode(header["episode"]))
+            trajectory = self._ledger.close(
+                name, header["episode"] and episode_of(header["episode"])
+            )
             if trajectory is not None:
                 frame = encode_frame(trajectory)
                 assert frame is not None, "a trajectory of more than a gigabyte"
@@ -143,15 +144,6 @@ class ConversationService:
 
 def _key(fields: dict[str, Any]) -> EpisodeKey:
     return EpisodeKey(**fields | {"task": Task(**fields["task"])})
-
-
-def _episode(fields: dict[str, Any]) -> Episode:
-    records = {
-        "key": _key(fields["key"]),
-        "status": Status(fields["status"]),
-        "step_rewards": tuple(fields["step_rewards"]),
-    }
-    return Episode(**fields | records)
 
 
 def _turns(texts: Sequence[Sequence[Any]], arrays: Sequence[np.ndarray]) -> tuple[Turn, ...]:

@@ -14,7 +14,7 @@ from ale_jax.engine.request import EngineStopped
 from ale_jax.gateway.custody.ledger import Activity, AgentClock, conversation_key
 from ale_jax.model.params import init_params
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
-from ale_jax.records import Episode, EpisodeKey, Task
+from ale_jax.records import Episode, EpisodeKey, ReplyKind, Task
 from ale_jax.status import Status
 from tests.engine.shapes import engine_shape
 from tests.gateway.custody.talking import TalkingLedger
@@ -73,6 +73,17 @@ def test_a_trajectory_holds_what_was_read_and_written(engine, tokenizer):
     assert (first.reward, second.reward) == (0.0, 1.0)
     assert trajectory.start_version == 5
     assert set(second.version) == {5}
+
+
+def test_a_reply_that_was_never_carried_out_is_marked_in_the_trajectory(engine, tokenizer):
+    ledger = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    ledger.open("a", KEY, Sampling())
+    for new in (FIRST, OBSERVATION, OBSERVATION):
+        ledger.reply("a", new)
+    trajectory = ledger.close("a", dataclasses.replace(_episode(), cut_replies=(1,)))
+    kinds = [ReplyKind.ACTION, ReplyKind.CUT, ReplyKind.ACTION]
+    assert [turn.kind for turn in trajectory.turns] == kinds
+    assert [turn.number for turn in trajectory.turns] == [0, 1, 2]
 
 
 def test_a_reply_that_ends_otherwise_than_its_turn_is_closed_by_the_context(tokenizer):
