@@ -108,7 +108,7 @@ COMMANDS = {
     ),
     "plan": Command(
         "print how much memory the run needs on each device, and whether it fits; needs no "
-        "devices, and reads nothing but the config of a line that trains",
+        "devices, and reads nothing but the config of a line that trains, and what that names",
         _TRAINS,
     ),
     "doctor": Command(
@@ -250,10 +250,12 @@ def _described_algorithms() -> Iterator[str]:
 
 
 def _found(given: str) -> Path | None:
-    """The file that a config is: that path, or one of ours by its name; None if there is none."""
-    if Path(given).is_file():
+    """The file that a config is: one of ours by its name, or that path, or one of ours as it is
+    called in the repository; None if there is none."""
+    ours = _config_files()
+    if given not in ours and Path(given).is_file():
         return Path(given)
-    return _config_files().get(given.removeprefix("configs/").removesuffix(".py"))
+    return ours.get(given.removeprefix("configs/").removesuffix(".py"))
 
 
 def _config_path(given: str) -> Path:

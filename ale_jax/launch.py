@@ -165,10 +165,12 @@ def _doctor(
 
 
 def _plan(values: dict[str, Any]) -> int:
-    from ale_jax.system.checks import checked_config
+    from ale_jax.system.checks import check_sources, checked_config
     from ale_jax.system.plan import make_plan
 
-    plan = make_plan(checked_config(values))
+    config = checked_config(values)
+    check_sources(config)
+    plan = make_plan(config)
     print(plan)
     plan.require_fit()
     return 0

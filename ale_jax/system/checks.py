@@ -17,6 +17,7 @@ from ale_jax.data.staleness import StalenessGate
 from ale_jax.envs.registry import all_families, kind_of
 from ale_jax.files import read_json
 from ale_jax.model.sharding import check_rows, make_mesh, param_shardings
+from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.load import open_checkpoint
 from ale_jax.monitor.evaluations import wilson_interval
 from ale_jax.sandbox.booting import PROXY_PORT
@@ -85,17 +86,27 @@ def check_sections(config: RunConfig) -> None:
 
 def check_devices(config: RunConfig) -> None:
     """Raises ValueError unless batches and weights can be sharded over the local devices, the
-    initial weights have the model's shape, and the run fits into the devices' memory."""
+    initial weights and the tokenizer can be used, and the run fits into the devices' memory."""
     mesh = make_mesh(config.mesh)
     check_rows(config.learn.microbatch_rows, mesh)
     # With a tokenizer of its own, the vocabulary size is not known before that is loaded.
     if config.weights or not config.tokenizer.path:
         param_shardings(config.model.policy_shape(config.tokenizer.vocab_size), mesh)
-    if config.weights:
-        check_weights(config)
+    check_sources(config)
     # The run happens on the local devices, whatever hardware the config names.
     here = dataclasses.replace(config.hardware, chip="", devices=0)
     make_plan(dataclasses.replace(config, hardware=here)).require_fit()
+
+
+def check_sources(config: RunConfig) -> None:
+    """Raises ValueError unless the weights and the tokenizer that the config names are there, and
+    fit the model and each other."""
+    if config.weights:
+        check_weights(config)
+    if source := config.tokenizer.path or config.weights:
+        tokenizer = ChatTokenizer.load(source)
+        if config.weights:
+            tokenizer.check_fits(config.tokenizer.vocab_size)
 
 
 def check_weights(config: RunConfig) -> None:

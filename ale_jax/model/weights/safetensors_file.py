@@ -144,6 +144,8 @@ def _check_places(path: Path, tensors: Mapping[str, TensorEntry], end: int, size
 CONFIG = "config.json"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+BLOCK_BYTES = 1 << 24  # that are compared at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,7 +157,8 @@ class Folder:
 
 
 def open_folder(path: Path) -> Folder:
-    """Reads configuration and headers. ValueError names the file, and the tensor, that is wrong."""
+    """Reads configuration and headers, and the head if it must be the embedding. ValueError names
+    the file, and the tensor, that is wrong."""
     if not (path / CONFIG).is_file():
         raise ValueError(f"no {CONFIG} in {path}: give a folder that transformers can load")
     shape = read_config(path / CONFIG)
@@ -167,10 +170,28 @@ def open_folder(path: Path) -> Folder:
         raise ValueError(
             f"neither {INDEX} nor {SINGLE} in {path}: save the checkpoint as safetensors"
         )
-    if shape.tie_embeddings:  # some checkpoints store the embedding twice; transformers reads one
-        tensors.pop("lm_head.weight", None)
+    read = {tensor.file for tensor in tensors.values()}
+    for file in sorted(path.glob("*.safetensors")):
+        if file not in read:
+            raise ValueError(f"{file} is not part of this model: move it out of the folder")
+    # Some checkpoints store the embedding twice; transformers reads one.
+    head = tensors.pop(HEAD, None) if shape.tie_embeddings else None
     check_tensors(path, tensors, shape)
+    if head and not _is_equal(head, tensors[EMBEDDING]):
+        raise ValueError(
+            f"{head.file}: tensor {HEAD} is another than {EMBEDDING}, and {path / CONFIG} says "
+            "that they are one: set tie_word_embeddings to false there"
+        )
     return Folder(shape, tensors)
+
+
+def _is_equal(one: TensorEntry, other: TensorEntry) -> bool:
+    """Whether two tensors hold the same bytes, a few of which are in memory at once."""
+    if one.kind != other.kind:
+        return False
+    a, b = (np.memmap(x.file, np.uint8, "r", x.offset, x.kind.num_bytes) for x in (one, other))
+    parts = (slice(n, n + BLOCK_BYTES) for n in range(0, len(a), BLOCK_BYTES))
+    return all(np.array_equal(a[part], b[part]) for part in parts)
 
 
 def _read_shards(path: Path) -> dict[str, TensorEntry]:

@@ -142,6 +142,17 @@ BAD_FILES = {
         lambda folder: (folder / INDEX).unlink(),
         f"neither {INDEX} nor model.safetensors in .*: save the checkpoint as safetensors",
     ),
+    "not in the index": (
+        lambda folder: shutil.copy(folder / FIRST, folder / "adapter_model.safetensors"),
+        "adapter_model.safetensors is not part of this model: move it out of the folder",
+    ),
+    "another head": (
+        lambda folder: _change_json(
+            folder / "config.json", lambda config: config.update(tie_word_embeddings=True)
+        ),
+        r"safetensors: tensor lm_head.weight is another than model.embed_tokens.weight, and \S+"
+        "config.json says that they are one: set tie_word_embeddings to false there",
+    ),
     "no configuration": (lambda folder: (folder / "config.json").unlink(), "no config.json in"),
 }
 
@@ -227,6 +238,11 @@ def test_what_the_first_llamas_do_not_state_is_as_in_transformers(tmp_path):
 
 
 def test_a_tied_head_that_is_stored_all_the_same_is_left_out(folder):
+    untied = open_checkpoint(folder).tensors
+    embedding, head = untied["model.embed_tokens.weight"], untied["lm_head.weight"]
+    with head.file.open("r+b") as file:
+        file.seek(head.offset)
+        file.write(embedding.read(((0, 96), (0, 32))).tobytes())
     _change_json(folder / "config.json", lambda config: config.update(tie_word_embeddings=True))
     checkpoint = open_checkpoint(folder)
     assert checkpoint.shape.tie_embeddings
