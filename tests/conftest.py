@@ -3,8 +3,8 @@
 ALE_SKIPS=fail, which .ci/run sets, fails a test that lacks something instead of skipping it.
 
 Most of the work is compiling, so what was compiled outlives the tests, in PROGRAMS, and is shared
-by the processes that they start and that `make test` divides them among. In memory it does not
-outlive the file whose tests needed it, if there is much of it.
+by the processes that they start and that `make test` divides them among. In memory, programs are
+let go as soon as there are many.
 """
 
 import ctypes
@@ -41,8 +41,10 @@ pytest_plugins = ["tests.tiers"]
 # Where the programs are, unless the user chose another folder, which we would not sweep.
 PROGRAMS = Path("~/.cache/ale-jax/tests").expanduser()
 UNUSED_DAYS = 14
-# Of what a process holds, programs that nobody will run again can be most: gigabytes, by the end.
-MANY_BYTES = 1 << 30
+# Programs that nobody will run again would be gigabytes by the end. So many are let go at once,
+# beyond what a process was left with the last time.
+MANY_BYTES = 256 << 20
+LEFT_BYTES = pytest.StashKey[int]()
 
 # They share the machine's loop devices, and one of them counts those.
 TOGETHER = ("tests/sandbox/disk/",)
@@ -79,11 +81,29 @@ def pytest_sessionstart(session):
             pass  # another process was first
 
 
+def pytest_collection_finish(session):
+    _let_go(session.config)
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item, nextitem):
-    if (nextitem is None or nextitem.path != item.path) and _resident_bytes() > MANY_BYTES:
-        jax.clear_caches()
-        gc.collect()
-        ctypes.CDLL(None).malloc_trim(0)  # glibc keeps what was freed, and would not use it again
+    result = yield
+    is_last = nextitem is None or nextitem.path != item.path
+    is_unfrozen = is_last and not gc.get_freeze_count()  # by a run in this process, at its end
+    if is_unfrozen or _resident_bytes() > item.config.stash[LEFT_BYTES] + MANY_BYTES:
+        _let_go(item.config)
+    return result
+
+
+def _let_go(config):
+    """Drops the programs, and freezes what is left: a collection of the modules, to which all that
+    was imported belongs, takes two thirds of a second."""
+    jax.clear_caches()
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+    ctypes.CDLL(None).malloc_trim(0)  # glibc keeps what was freed, and would not use it again
+    config.stash[LEFT_BYTES] = _resident_bytes()
 
 
 def _resident_bytes() -> int:
