@@ -13,6 +13,9 @@ PYTEST = $(VENV)/bin/python -m pytest --numprocesses=$(TEST_PROCESSES) $(PYTEST_
 CODE = ale_jax benchmarks configs envs examples launch notebooks tests
 AS_ROOT = $$([ "$$(id -u)" = 0 ] || echo sudo)
 
+# Kept, or every process that a test starts would compile the package anew.
+export PYTHONDONTWRITEBYTECODE =
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help install install-test install-cluster rock gem sandbox runtimes browser quickstart check test test-slow lint types format validate report clean

@@ -72,6 +72,8 @@ ALWAYS_SKIPPED = (
 def pytest_sessionstart(session):
     """Lets go of programs that nobody asked for lately, and sees that no process outlives us."""
     end_with_this_process()
+    if not session.config.getoption("numprocesses"):  # else those that we start play the tests
+        _hide_torch()
     oldest = time.time() - UNUSED_DAYS * 24 * 3600
     for program in PROGRAMS.glob("*"):
         try:
@@ -79,6 +81,11 @@ def pytest_sessionstart(session):
                 program.unlink()
         except FileNotFoundError:
             pass  # another process was first
+
+
+def _hide_torch():
+    folders = [str(Path(__file__).parent / "without_torch"), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
 
 
 def pytest_collection_finish(session):
