@@ -40,7 +40,7 @@ from tests.agent.assistant.scripted import endpoint_that, in_turn
 from tests.engine.shapes import engine_shape
 from tests.model.shapes import DENSE
 from tests.system.untimed import rl_lines
-from tests.system.whole_runs import SYNCHRONOUS, run
+from tests.system.whole_runs import SYNCHRONOUS, run_here
 
 pytestmark = pytest.mark.heavy
 
@@ -162,7 +162,7 @@ def test_a_run_learns_from_its_episodes(runtime, tmp_path):
         "--config.sandbox.memory_mb=512",
         "--config.learn.pack_length=1024",
     ]
-    run(tmp_path / "run", "bubblewrap", *SYNCHRONOUS, *small, *long, *punished, *plays)
+    run_here(tmp_path / "run", "bubblewrap", *SYNCHRONOUS, *small, *long, *punished, *plays)
     lines = rl_lines(tmp_path / "run")
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     # An untrained policy calls no tool, which is how this agent ends.

@@ -4,7 +4,7 @@ import pytest
 
 from ale_jax.data.replay import REPLACEABLE_STEPS
 from tests.system.untimed import rl_lines
-from tests.system.whole_runs import SYNCHRONOUS, broken_off, run
+from tests.system.whole_runs import SYNCHRONOUS, broken_off, run_here
 
 pytestmark = pytest.mark.heavy
 
@@ -20,7 +20,7 @@ OVERRIDES = [
 
 
 def test_groups_without_a_signal_are_replaced_also_after_a_resume(tmp_path):
-    run(tmp_path / "run", "auto", *OVERRIDES)
+    run_here(tmp_path / "run", "auto", *OVERRIDES)
     lines = rl_lines(tmp_path / "run")
     # This policy solves nothing, so that each step replaces as many groups as it may.
     each = REPLACEABLE_STEPS * GROUPS * MEMBERS
@@ -28,5 +28,5 @@ def test_groups_without_a_signal_are_replaced_also_after_a_resume(tmp_path):
     assert [line["success"] for line in lines] == [0.0] * 4
 
     resumed = broken_off(tmp_path / "run", tmp_path / "resumed", after=2)
-    assert "continuing the unfinished run" in run(resumed, "auto", *OVERRIDES)
+    assert "continuing the unfinished run" in run_here(resumed, "auto", *OVERRIDES)
     assert rl_lines(resumed) == lines

@@ -28,7 +28,7 @@ from tests.sandbox.service.conftest import over
 from tests.system.conftest import SPEC
 from tests.system.oracle_ledger import OracleLedger
 from tests.system.untimed import rl_lines
-from tests.system.whole_runs import LEARNING, run
+from tests.system.whole_runs import LEARNING, run, run_here
 
 pytestmark = pytest.mark.heavy
 
@@ -188,7 +188,7 @@ def test_calls_that_an_agent_requires_are_trained_on(runtime_name, tmp_path):
         "engine.pages": 8 * 640 // 16,
     }
     options = [f"--config.{name}={value}" for name, value in overrides.items()]
-    run(tmp_path, runtime_name, *LEARNING, *options)
+    run_here(tmp_path, runtime_name, *LEARNING, *options)
     for line in rl_lines(tmp_path):
         assert 1 <= line["turns"] <= 2 and line["trajectories_with_gradient"] == 6
         assert line["grad_norm"] > 0.01 and line["entropy"] < 1.0, "log 320 if it were free"

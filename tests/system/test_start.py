@@ -23,7 +23,7 @@ from tests.system.whole_runs import (
     command,
     environment,
     last_state,
-    run,
+    run_here,
 )
 
 pytestmark = pytest.mark.heavy
@@ -49,7 +49,7 @@ def arithmetic(tmp_path_factory):
     """A run of two steps on a machine without any sandbox runtime; what it printed."""
     path = tmp_path_factory.mktemp("arithmetic")
     nothing = {"DOCKER_HOST": "unix:///nonexistent/docker.sock", "PATH": str(path)}
-    return path / "run", run(path / "run", "auto", *ARITHMETIC, **nothing)
+    return path / "run", run_here(path / "run", "auto", *ARITHMETIC, **nothing)
 
 
 def test_worlds_without_sandboxes_ask_for_no_runtime(arithmetic):
@@ -112,7 +112,7 @@ def test_a_run_that_stands_still_is_described_with_its_stacks(stuck_at_ray):
 
 def test_an_evaluation_that_is_due_where_a_run_goes_on_is_made_there(arithmetic, tmp_path):
     workdir = shutil.copytree(arithmetic[0], tmp_path / "run")
-    run(workdir, "auto", *ARITHMETIC, "--config.rl.steps=3", "--resume")
+    run_here(workdir, "auto", *ARITHMETIC, "--config.rl.steps=3", "--resume")
     made = {e.name: e.step for e in read_evaluations(workdir / "evaluations.json")}
     assert made == {"warm_start": 0, "step_1": 1, "step_2": 2, "final": 3}
     events = read_events(workdir / "events.jsonl").records
@@ -124,7 +124,7 @@ def test_a_step_that_is_made_anew_is_evaluated_anew(arithmetic, tmp_path):
     workdir = broken_off(arithmetic[0], tmp_path / "run", after=0)  # before its only checkpoint
     path = workdir / "evaluations.json"
     before = {e.name: e.seconds for e in read_evaluations(path)}
-    run(workdir, "auto", *ARITHMETIC)
+    run_here(workdir, "auto", *ARITHMETIC)
     after = {e.name: e.seconds for e in read_evaluations(path)}
     assert after["step_1"] != before["step_1"] and after.keys() == before.keys()
 
@@ -140,8 +140,8 @@ def test_a_loss_that_asks_for_every_policy_of_the_past_has_them_also_after_a_res
         "--config.algo.loss.kl_estimator=k2",
         "--config.rl.fill_queue=True",
     ]
-    run(tmp_path / "run", runtime_name, *overrides)
-    run(tmp_path / "run", runtime_name, *overrides, "--resume", "--config.rl.steps=4")
+    run_here(tmp_path / "run", runtime_name, *overrides)
+    run_here(tmp_path / "run", runtime_name, *overrides, "--resume", "--config.rl.steps=4")
     lines = rl_lines(tmp_path / "run")
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     # What was open when the run ended is played again by the weights of now.
@@ -155,13 +155,13 @@ def test_a_loss_that_asks_for_every_policy_of_the_past_has_them_also_after_a_res
 @pytest.fixture(scope="module")
 def with_critics(tmp_path_factory, runtime_name):
     workdir = tmp_path_factory.mktemp("critics") / "unbroken"
-    run(workdir, runtime_name, *WITH_CRITICS)
+    run_here(workdir, runtime_name, *WITH_CRITICS)
     return workdir
 
 
 def test_critics_go_on_where_they_stood(with_critics, tmp_path, runtime_name):
     workdir = broken_off(with_critics, tmp_path / "resumed", after=2)
-    run(workdir, runtime_name, *WITH_CRITICS)
+    run_here(workdir, runtime_name, *WITH_CRITICS)
     assert "resumed" in [e.kind for e in read_events(workdir / "events.jsonl").records]
     lines = rl_lines(workdir)
     assert lines == rl_lines(with_critics)

@@ -1,5 +1,7 @@
 """Whole runs as a user starts them: small, but with sandboxes, actors, engine and learner."""
 
+import contextlib
+import io
 import os
 import shutil
 import subprocess
@@ -8,7 +10,9 @@ import time
 
 import jax
 import orbax.checkpoint as ocp
+import pytest
 
+from ale_jax import launch
 from ale_jax.learn.manifest import state_folder
 from tests.quick_compile import QUICK_COMPILE
 
@@ -42,17 +46,34 @@ def environment():
     return os.environ | {"XLA_FLAGS": QUICK_COMPILE}
 
 
-def run(workdir, runtime_name, *overrides, **variables):
-    """What a run that must succeed prints."""
+def run(workdir, runtime_name, *overrides):
+    """What a run that must succeed prints, in a process of its own."""
     result = subprocess.run(
         command(workdir, runtime_name, *overrides),
-        env=environment() | variables,
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=240,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
+
+
+def run_here(workdir, runtime_name, *overrides, **variables):
+    """The same in this process, which has loaded all modules. It computes on another number of
+    devices, so that the last bits of its numbers may differ from those of `run`."""
+    _, _, *line = command(workdir, runtime_name, *overrides)
+    printed, errors = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(errors),
+    ):
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        code = launch.main(line)
+    assert code == 0, printed.getvalue() + errors.getvalue()
+    return printed.getvalue()
 
 
 def begin(workdir, runtime_name, *overrides):
