@@ -26,6 +26,7 @@ from ale_jax.system import controller, evaluate_run
 from ale_jax.system.checks import check_devices, checked_config
 from ale_jax.system.hosts.commands import Alone, Processes
 from ale_jax.system.library_log import LibraryLog
+from ale_jax.system.rollouts.opening import check_backend
 from ale_jax.system.serve import Serving, serving
 from ale_jax.system.stopping import StopSignals
 from ale_jax.system.workdir import RunState, Workdir
@@ -53,9 +54,9 @@ def train(
       ValueError: the config makes no sense, or the folder cannot be used.
       RunFailed: the run cannot go on.
     """
-    run = functools.partial(controller.run, ray_address=ray_address)
-    path = Path(workdir)
-    train_in(path, as_config(config, overrides), resume, overwrite, Alone(), run)
+    path, checked = Path(workdir), as_config(config, overrides)
+    run = controller_at(checked, ray_address)
+    train_in(path, checked, resume, overwrite, Alone(), run)
     return path
 
 
@@ -109,6 +110,14 @@ def _overridden(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict
         }
 
     return apply(values, "")
+
+
+def controller_at(config: RunConfig, ray_address: str) -> Run:
+    """Returns the controller's `run`, with episodes on the Ray cluster at `ray_address`, or on this
+    machine if it is empty. ValueError, before a folder is claimed, if they cannot be played there.
+    """
+    check_backend(config.rollout, ray_address)
+    return functools.partial(controller.run, ray_address=ray_address)
 
 
 def train_in(

@@ -128,8 +128,7 @@ def _train(
 
     import jax
 
-    from ale_jax.entry import train_in
-    from ale_jax.system import controller
+    from ale_jax.entry import controller_at, train_in
     from ale_jax.system.checks import checked_config
     from ale_jax.system.hosts.run import follow_run, led
 
@@ -141,8 +140,7 @@ def _train(
         else:
             with led(config, host.coordinator) as processes:
                 have_met = True
-                address = options["ray-address"].value
-                run = run or functools.partial(controller.run, ray_address=address)
+                run = run or controller_at(config, options["ray-address"].value)
                 train_in(path, config, options.resume, options.overwrite, processes, run)
                 code = 0
     except KeyboardInterrupt:

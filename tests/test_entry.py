@@ -5,6 +5,8 @@ import pytest
 import ale_jax
 from ale_jax.config.run import RunConfig
 from ale_jax.entry import as_config
+from ale_jax.errors import EXIT_FAILED
+from ale_jax.launch import main
 from ale_jax.monitor.evaluations import EVALUATIONS_FILE, read_evaluations
 
 COUNTDOWN = {
@@ -34,6 +36,14 @@ def test_a_config_is_a_name_a_record_or_a_mapping():
 def test_a_mistake_is_refused_before_a_folder_is_made(config, overrides, answer, tmp_path):
     with pytest.raises(ValueError, match=answer):
         ale_jax.train(config, tmp_path / "run", overrides)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cluster_that_cannot_play_is_refused_before_a_folder_is_made(tmp_path):
+    line = ["launch", "--config=smoke", f"--workdir={tmp_path / 'run'}", "--ray-address=auto"]
+    assert main(line) == EXIT_FAILED
+    with pytest.raises(ValueError, match="ray-address=auto has no use"):
+        ale_jax.train("smoke", tmp_path / "run", ray_address="auto")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -27,7 +27,7 @@ from ale_jax.system.collector import spared_by_collector
 from ale_jax.system.compilation import STARTED, environment, keep_compiled
 from ale_jax.system.group_feed import GroupFeed, Snapshot
 from ale_jax.system.hosts.commands import Processes
-from ale_jax.system.rollouts.opening import Rollouts, check_backend, open_rollouts
+from ale_jax.system.rollouts.opening import Rollouts, open_rollouts
 from ale_jax.system.run_logger import RunLogger, evaluation_line, headline, summarize
 from ale_jax.system.saving import Saver
 from ale_jax.system.start import (
@@ -61,7 +61,6 @@ def run(
 
     KeyboardInterrupt if it was stopped by a signal; the newest step is saved then.
     """
-    check_backend(config.rollout, ray_address)
     keep_compiled(config.compilation_cache)
     setting = make_setting(config, workdir, stop, processes)
     # The stack is closed from its end:
