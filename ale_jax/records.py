@@ -47,6 +47,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -215,7 +216,7 @@ class Episode:
     state in which it was cut short. step_rewards: what each step earned, those of a prefix
     included; () of an agent's program. cut_replies: which of the policy's own replies, from 0, are
     of the kind CUT; None of an agent's program, of whose replies nobody here knows whether they
-    were carried out.
+    were carried out. solved_at: the reward from which the task is solved.
 
     With seconds 10, policy_seconds 6, env_seconds 3 and verifier_seconds 1, the loop took 1 second.
     """
@@ -232,6 +233,15 @@ class Episode:
     detail: str = ""  # a readable reason if the status is not FINISHED
     step_rewards: tuple[float, ...] = ()
     cut_replies: tuple[int, ...] | None = ()
+    solved_at: float = 1.0
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether the policy has solved the task. Whatever counts, imitates or shows a success asks
+        this. Rewards may be sums of float32, so 1 less a rounding error is 1."""
+        assert self.reward is not None, "an episode without a reward is neither solved nor failed"
+        near = math.isclose(self.reward, self.solved_at, rel_tol=1e-6)
+        return near or self.reward > self.solved_at
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,6 +24,7 @@ COLUMNS = (
     "success_warm_start",
     "success_final",
     "success_held_out_families",
+    "reward_final",
     "seconds_total",
     "episodes",
     "trajectories_dropped_stale",

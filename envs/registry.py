@@ -25,9 +25,9 @@ class Kind:
     families: their names; of corridors, which are named after their settings, only examples.
     is_in_sandbox: the sandbox holds the whole world, so that an agent's own program can play there.
     make_env: from a task and its sandbox, which is None if none is needed.
-    oracle: the replies that earn 1, given family and seed. noisy: the same with errors that are
-    corrected, in tasks of more than one turn. nothing: the reply that ends an episode without doing
-    anything.
+    oracle: the replies that solve the task, given family and seed. noisy: the same with errors that
+    are corrected, in tasks of more than one turn. nothing: the reply that ends an episode without
+    doing anything.
     """
 
     families: Collection[str]

@@ -18,12 +18,14 @@ from ale_jax.sandbox.api import Sandbox
 class Transcript:
     """messages: system, user, and then alternating assistant and tool messages, unless an agent's
     program plays, which may send others; the last one is an assistant's. failed: for each assistant
-    message, whether its call failed. tools: those that the agent offered beside the messages."""
+    message, whether its call failed. tools: those that the agent offered beside the messages.
+    reward: of the episode."""
 
     task: Task
     messages: tuple[Message, ...]
     failed: tuple[bool, ...]
     tools: tuple[Mapping[str, Any], ...] = ()
+    reward: float = 1.0
 
 
 class RecordingPolicy:
@@ -62,7 +64,7 @@ def collect(
     """One transcript per seed and family. Seeds are the outer loop, so that families alternate.
 
     Raises:
-      RuntimeError: an oracle did not earn its reward, so its transcript is not a demonstration.
+      RuntimeError: an oracle did not solve its task, so its transcript is not a demonstration.
     """
     families = tuple(families)
     return [
@@ -74,10 +76,10 @@ def demonstration(sandbox: Sandbox | None, task: Task, noisy: bool = False) -> T
     """The oracle's transcript of `task`. noisy: whether to use the oracle that makes errors.
 
     Raises:
-      RuntimeError: the oracle did not earn its reward.
+      RuntimeError: the oracle did not solve the task.
     """
     episode, transcript = play_oracle(sandbox, task, noisy)
-    if episode.reward != 1.0:
+    if episode.reward is None or not episode.is_solved:
         raise RuntimeError(f"the oracle of {task} ended in {episode}")
     return transcript
 
@@ -92,4 +94,5 @@ def play_oracle(
     env = RecordingEnvironment(make_env(task, sandbox))
     key = EpisodeKey(phase="oracle", group=task.seed, member=0, task=task)
     episode = play(env, policy, key, AgentLimits(turns=len(replies)))
-    return episode, Transcript(task, tuple(policy.messages), tuple(env.failed))
+    messages, failed = tuple(policy.messages), tuple(env.failed)
+    return episode, Transcript(task, messages, failed, reward=episode.reward or 0.0)

@@ -6,6 +6,8 @@ An environment needs `reset` and `step` only (`agent.api.Environment`). What els
     grade(answer)   the reward of ending in the current state, where the agent did not end the
                     episode; answer: of an agent's own program, else left out. Without this method,
                     an episode that is cut short earns no more than its steps did
+    solved_at       the reward of an episode from which its task is solved, 1.0 by default; it may
+                    depend on the task
     save(), load()  the current state, and its return (`StateMemory`). Without them, every prefix
                     is replayed
 """
@@ -73,14 +75,19 @@ class CheckedEnvironment:
         self._env = env
         self._name = f"family {family!r} ({type(env).__name__})"
         self.system_prompt: str = getattr(env, "system_prompt", "")
+        self.solved_at = 1.0  # until a task is known
+        self._grade, self._save, self._load = (
+            getattr(env, name, None) for name in ("grade", "save", "load")
+        )
 
     @property
     def can_grade(self) -> bool:
-        return getattr(self._env, "grade", None) is not None
+        return self._grade is not None
 
     def reset(self, seed: int) -> str:
         """Builds the world of `seed`; returns the instruction."""
         observation, info = self._unpacked("reset", self._guarded(self._env.reset, seed), 2)
+        self.solved_at = self._threshold()
         return self._seen(observation, self._info(info))
 
     def step(self, action: str) -> StepResult:
@@ -100,18 +107,23 @@ class CheckedEnvironment:
 
     def grade(self, *answer: str) -> float:
         """Returns the reward of ending in the current state; 0 if the environment does not say."""
-        if not self.can_grade:
-            return 0.0
-        return self._reward(self._guarded(self._env.grade, *answer))
+        return 0.0 if self._grade is None else self._reward(self._guarded(self._grade, *answer))
 
     def save(self) -> SavedState | None:
         """Returns the current state; None if it cannot be restored."""
-        save = getattr(self._env, "save", None)
-        return None if save is None else self._guarded(save)
+        return None if self._save is None else self._guarded(self._save)
 
     def load(self, seed: int, saved: SavedState) -> bool:
         """Restores what `save` returned; False if it could not be restored completely."""
-        return bool(self._guarded(self._env.load, seed, saved))
+        is_whole = bool(self._guarded(self._load, seed, saved))
+        self.solved_at = self._threshold()
+        return is_whole
+
+    def _threshold(self) -> float:
+        given = getattr(self._env, "solved_at", 1.0)
+        if not self._reward(given) > 0.0:  # experts are imitated by the weight of their reward
+            raise self._refused("solved_at", given, "must be above 0")
+        return float(given)
 
     def _guarded(self, call: Callable[..., T], *args: object) -> T:
         try:

@@ -85,6 +85,7 @@ def play(
         verifier_seconds=clock.verifier_seconds,
         detail=detail,
         cut_replies=None,
+        solved_at=world.solved_at,
     )
 
 

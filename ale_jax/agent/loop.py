@@ -77,7 +77,8 @@ def play(
     memory: states of prefixes that are slow to replay; None replays every prefix. Failures of the
     system are returned as a status, never as a reward of 0.
     """
-    playing = _Playing(CheckedEnvironment(env, key.task.family), memory)
+    world = CheckedEnvironment(env, key.task.family)
+    playing = _Playing(world, memory)
     start = time.monotonic()
     reward, detail = None, ""
     try:
@@ -101,6 +102,7 @@ def play(
         detail=detail,
         step_rewards=tuple(playing.step_rewards),
         cut_replies=tuple(playing.cut_replies),
+        solved_at=world.solved_at,
     )
 
 
@@ -200,7 +202,7 @@ class _Playing:
         earned = self._replay(prefix, self._timed(self._env.reset, seed))
         if memory and not prefix.ends and memory.wants(state_key, self.env_seconds - before):
             saved = self._timed(self._env.save)
-            memory.keep(state_key, saved and ReachedState(saved, earned))
+            memory.keep(state_key, ReachedState(saved, earned) if saved else None)
         return earned
 
     def _replay(self, prefix: Prefix, seen: str) -> tuple[float, ...]:

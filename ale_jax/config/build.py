@@ -62,9 +62,13 @@ def _convert(kind: Any, value: Any, name: str) -> Any:
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return _build(kind, value, f"{name}.")
     if typing.get_origin(kind) is tuple:
-        item_kind, _ = typing.get_args(kind)
-        items = _of_type(tuple, value, name)
-        return tuple(_convert(item_kind, item, f"{name}[{i}]") for i, item in enumerate(items))
+        items, kinds = _of_type(tuple, value, name), typing.get_args(kind)
+        if kinds[-1] is Ellipsis:
+            kinds = kinds[:1] * len(items)
+        if len(items) != len(kinds):
+            raise ValueError(f"config.{name} is {value!r:.80}: expected {len(kinds)} values")
+        places = enumerate(zip(kinds, items, strict=True))
+        return tuple(_convert(kind, item, f"{name}[{i}]") for i, (kind, item) in places)
     return _of_type(kind, value, name)
 
 

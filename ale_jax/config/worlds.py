@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from ale_jax.config.setting import Settings, setting
 
@@ -23,6 +24,11 @@ class WorldsConfig(Settings):
         "is new.",
         at_least=0,
     )
+    solved_at: tuple[tuple[str, float], ...] = setting(
+        (),
+        "rewards from which episodes count as solved, each (family, reward), in place of what the "
+        "world says, which is 1.0 unless it pays otherwise. Only solved episodes become experts.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -34,6 +40,16 @@ class WorldsConfig(Settings):
             raise ValueError(
                 f"{', '.join(sorted(both))} cannot be trained on and held out: name it in one list"
             )
+        known, named = (*self.train_families, *self.held_out_families), dict(self.solved_at)
+        for family, reward in self.solved_at:
+            if family not in known:
+                raise ValueError(
+                    f"solved_at names {family!r:.80}, which is not played: choose one of {known}"
+                )
+            if not 0.0 < reward < math.inf or named[family] != reward:
+                raise ValueError(
+                    f"solved_at of {family!r:.80} is {reward}: give one finite reward above 0"
+                )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,11 +28,11 @@ class Expert:
     reward: float
 
     def __post_init__(self) -> None:
-        assert self.turns and self.reward > 0, self.task
+        assert self.turns and self.reward > 0.0, self.task
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> Expert:
-        """Makes an expert from a successful trajectory (`is_success`)."""
+        """Makes an expert from a successful trajectory (`is_expert`)."""
         episode = trajectory.episode
         assert episode.reward is not None, episode
         turns = tuple(
@@ -70,12 +70,10 @@ def assign(key: EpisodeKey, expert: Expert | None) -> RolloutRequest:
     )
 
 
-def is_success(trajectory: Trajectory) -> bool:
-    """Tells whether a trajectory can become an expert: the agent ended it, and its reward is
-    positive."""
+def is_expert(trajectory: Trajectory) -> bool:
+    """Tells whether a trajectory can become an expert: the agent ended it, and solved the task."""
     episode = trajectory.episode
-    is_rewarded = episode.reward is not None and episode.reward > 0
-    return episode.status == Status.FINISHED and is_rewarded and bool(trajectory.turns)
+    return episode.status == Status.FINISHED and episode.is_solved and bool(trajectory.turns)
 
 
 class ExpertStore:
@@ -143,7 +141,7 @@ class ExpertStore:
         """Returns the wanted candidates among the trajectories, at most one per task: the one with
         the fewest chunks, then the newest, then the first."""
         best: dict[Task, Expert] = {}
-        for candidate in map(Expert.of, filter(is_success, trajectories)):
+        for candidate in map(Expert.of, filter(is_expert, trajectories)):
             rival = best.get(candidate.task)
             if rival is None or _rank(candidate) < _rank(rival):
                 best[candidate.task] = candidate

@@ -256,6 +256,7 @@ def episode_of(fields: Mapping[str, Any]) -> Episode:
     key = EpisodeKey(**key | {"task": Task(**key["task"])})
     earned = tuple(fields.get("step_rewards", ()))  # journals of earlier versions have none
     _require(all(isinstance(each, float) for each in earned), "step rewards", earned)
+    _require(fields.get("solved_at", 1.0) > 0.0, "solved_at", fields.get("solved_at"))
     cut = fields.get("cut_replies", ())
     own = {
         "key": key,

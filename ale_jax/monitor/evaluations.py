@@ -1,4 +1,5 @@
-"""evaluations.json and summary.json: success on unseen tasks per family, and a run's summary."""
+"""evaluations.json and summary.json: success and reward on unseen tasks per family, and a run's
+summary."""
 
 from __future__ import annotations
 
@@ -20,11 +21,13 @@ _Z95 = 1.959963984540054
 
 @dataclasses.dataclass(frozen=True)
 class FamilyResult:
-    """The result of one family of tasks. held_out: no task of this family was ever trained on."""
+    """The result of one family of tasks. held_out: no task of this family was ever trained on.
+    reward: mean over the tasks; 0 if there were none."""
 
     successes: int
     tasks: int
     held_out: bool
+    reward: float
 
     def __post_init__(self):
         if not 0 <= self.successes <= self.tasks:
@@ -48,9 +51,9 @@ class Evaluation:
     def total(self, held_out: bool) -> FamilyResult:
         """Returns the sum over all families that were held out, or over all that were not."""
         chosen = [r for r in self.families.values() if r.held_out == held_out]
-        return FamilyResult(
-            sum(r.successes for r in chosen), sum(r.tasks for r in chosen), held_out
-        )
+        tasks = sum(r.tasks for r in chosen)
+        reward = sum(r.reward * r.tasks for r in chosen) / max(tasks, 1)
+        return FamilyResult(sum(r.successes for r in chosen), tasks, held_out, reward)
 
 
 def recorded_names(workdir: Path) -> set[str]:
@@ -126,7 +129,10 @@ def _parse_evaluation(entry: dict[str, Any]) -> Evaluation:
         seconds=float(entry["seconds"]),
         families={
             str(family): FamilyResult(
-                int(result["successes"]), int(result["tasks"]), bool(result["held_out"])
+                int(result["successes"]),
+                int(result["tasks"]),
+                bool(result["held_out"]),
+                float(result["reward"]),
             )
             for family, result in entry["families"].items()
         },
@@ -153,6 +159,7 @@ class Summary:
     success_warm_start, success_final: on tasks of the trained families, before and after
     reinforcement learning.
     success_held_out_families: at the end, on families that were never trained on.
+    reward_warm_start, reward_final, reward_held_out_families: mean rewards on the same tasks.
     eval_tasks: tasks of one evaluation.
     seconds_train: the part of seconds_total without evaluations.
     episodes, policy_tokens: generated for training.
@@ -169,6 +176,9 @@ class Summary:
     success_warm_start: float | None
     success_final: float | None
     success_held_out_families: float | None
+    reward_warm_start: float | None
+    reward_final: float | None
+    reward_held_out_families: float | None
     success_warm_start_families: Mapping[str, float | None]
     success_final_families: Mapping[str, float | None]
     eval_tasks: int

@@ -88,13 +88,15 @@ TIMES = {
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
-    """A success rate with its 95 % interval, all in percent. tasks: 0 if only the rate is known."""
+    """A success rate with its 95 % interval, all in percent, and the mean reward. tasks: 0 if only
+    the rate is known."""
 
     percent: float
     low: float
     high: float
     successes: int
     tasks: int
+    reward: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,12 +150,13 @@ class EventRow:
 
 
 def rate(result: FamilyResult) -> Rate | None:
-    """Returns the success rate of an evaluation's result; None if nothing was evaluated."""
+    """Returns success and reward of an evaluation's result; None if nothing was evaluated."""
     if result.tasks == 0:
         return None
     low, high = wilson_interval(result.successes, result.tasks)
     percent = 100 * result.successes / result.tasks
-    return Rate(percent, 100 * low, 100 * high, result.successes, result.tasks)
+    counts = result.successes, result.tasks
+    return Rate(percent, 100 * low, 100 * high, *counts, result.reward)
 
 
 def before_and_after(run: RunFiles) -> tuple[Evaluation | None, Evaluation | None]:
@@ -316,7 +319,8 @@ def _evaluation_dots(
                     y_high=y_scale(found.high / 100),
                     words=f"{evaluation.name}, {words} families: {found.percent:.1f} % "
                     f"({found.successes}/{found.tasks}), "
-                    f"95 % interval {found.low:.1f} to {found.high:.1f} %",
+                    f"95 % interval {found.low:.1f} to {found.high:.1f} %, "
+                    f"mean reward {found.reward:.3g}",
                 )
             )
     return dots

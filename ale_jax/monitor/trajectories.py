@@ -100,6 +100,7 @@ class TrajectorySample:
     seed: int
     status: Status
     reward: float
+    solved: bool
     start_version: int
     trained_version: int
     turns: tuple[TurnSample, ...]
@@ -176,6 +177,7 @@ def _parse_sample(line: dict[str, Any]) -> TrajectorySample:
         seed=int(line["seed"]),
         status=Status(line["status"]),
         reward=float(line["reward"]),
+        solved=bool(line["solved"]),
         start_version=int(line["start_version"]),
         trained_version=int(line["trained_version"]),
         turns=tuple(map(_parse_turn, turns)),
@@ -242,13 +244,7 @@ class EpisodeView:
     """An episode as it is shown."""
 
     sample: TrajectorySample
-    succeeded: bool
     turns: tuple[TurnView, ...]
-
-
-def succeeded(sample: TrajectorySample) -> bool:
-    """Returns whether the verifier accepted the outcome: only then is the reward positive."""
-    return sample.reward > 0
 
 
 def episode_views(samples: Sequence[TrajectorySample]) -> list[EpisodeView]:
@@ -256,10 +252,7 @@ def episode_views(samples: Sequence[TrajectorySample]) -> list[EpisodeView]:
     there are such."""
     chosen = choose(samples)
     largest = max((abs(t.credit or 0.0) for s in chosen for t in s.turns), default=0.0)
-    return [
-        EpisodeView(s, succeeded(s), tuple(_turn_view(t, s, largest) for t in s.turns))
-        for s in chosen
-    ]
+    return [EpisodeView(s, tuple(_turn_view(t, s, largest) for t in s.turns)) for s in chosen]
 
 
 def choose(samples: Sequence[TrajectorySample]) -> list[TrajectorySample]:
@@ -283,8 +276,8 @@ def _contrast(samples: Sequence[TrajectorySample]) -> list[TrajectorySample]:
     # Groups with more than one turn are preferred, because they show more about credit.
     by_interest = sorted(groups.values(), key=lambda g: (len(g[0].turns) > 1, g[0].step))
     for group in (*reversed(by_interest), samples):
-        successes = [s for s in group if succeeded(s)]
-        failures = [s for s in group if not succeeded(s)]
+        successes = [s for s in group if s.solved]
+        failures = [s for s in group if not s.solved]
         if successes and failures:
             return [successes[-1], failures[-1]]
     return list(samples[-1:])

@@ -21,12 +21,14 @@ from ale_jax.sandbox.spec import SandboxSpec
 @dataclasses.dataclass(frozen=True)
 class WorkerSpec:
     """The configuration of a rollout worker. runtime: name of the sandbox runtime. sandbox: None if
-    no task needs a sandbox. agent: with a command, it plays instead of our own loop."""
+    no task needs a sandbox. agent: with a command, it plays instead of our own loop. solved_at: as
+    in `WorldsConfig`."""
 
     runtime: str
     sandbox: SandboxSpec | None
     limits: AgentLimits
     agent: ExternalAgent = dataclasses.field(default_factory=ExternalAgent)
+    solved_at: tuple[tuple[str, float], ...] = ()
 
 
 class Worlds(Protocol):
@@ -41,7 +43,7 @@ class RolloutWorker:
     """Its methods are called from several threads at once."""
 
     def __init__(self, spec: WorkerSpec, worlds: Worlds):
-        self._agent = spec.agent
+        self._agent, self._solved_at = spec.agent, dict(spec.solved_at)
         start_sandbox = _starter(spec.runtime, spec.sandbox) if spec.sandbox else None
         self._runner = EpisodeRunner(
             start_sandbox, worlds.make_env, worlds.needs_sandbox, spec.limits
@@ -54,9 +56,15 @@ class RolloutWorker:
         name."""
         if self._agent.command:
             access = PolicyAccess(url, conversation)
-            return self._runner.play_external(key, self._agent, access)
+            return self._as_configured(self._runner.play_external(key, self._agent, access))
         with PolicyClient(url, conversation) as policy:
-            return self._runner.play(key, policy, prefix, attempt=conversation)
+            played = self._runner.play(key, policy, prefix, attempt=conversation)
+            return self._as_configured(played)
+
+    def _as_configured(self, played: EpisodeResult) -> EpisodeResult:
+        episode = played.episode
+        at = self._solved_at.get(episode.key.task.family, episode.solved_at)
+        return dataclasses.replace(played, episode=dataclasses.replace(episode, solved_at=at))
 
     def cancel(self, conversation: str) -> None:
         """Ends the episode in progress by closing its sandbox, if it has one."""

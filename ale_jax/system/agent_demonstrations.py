@@ -6,6 +6,7 @@ agent will have with it: with its prompt, its tools, and what it says of their r
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -112,7 +113,7 @@ class _Demonstration:
         env, access = make_env(self._task, box), PolicyAccess(url, token)
         played = external.play(env, box, agent, access, key)
         branches = episodes.end(token, "all")
-        if played.reward != 1.0:
+        if played.reward is None or not played.is_solved:
             raise RuntimeError(f"the agent, with the oracle of {self._task}, ended in {played}")
         if len(branches) != 1 or len(branches[0].calls) != len(self._replies):
             raise RuntimeError(
@@ -120,7 +121,7 @@ class _Demonstration:
                 f"{len(branches)} conversations, and the oracle of {self._task} has "
                 f"{len(self._replies)} in one: switch off what begins other conversations"
             )
-        return self._transcript(branches[0].calls)
+        return dataclasses.replace(self._transcript(branches[0].calls), reward=played.reward)
 
     def _transcript(self, calls: Sequence[Call]) -> Transcript:
         if any(each.role == "assistant" for call in calls for each in call.messages):
@@ -132,6 +133,4 @@ class _Demonstration:
         for call, reply in zip(calls, self._replies, strict=True):
             messages += [Message(each.role, each.content) for each in call.messages]
             messages.append(Message("assistant", reply))
-        return Transcript(
-            self._task, tuple(messages), (False,) * len(calls), tools=self._render.tools
-        )
+        return Transcript(self._task, tuple(messages), (False,) * len(calls), self._render.tools)

@@ -103,8 +103,8 @@ def demonstrate(
 ) -> list[Transcript]:
     """Returns the oracle's conversation for each task, played in `workers` sandboxes concurrently.
 
-    runtime: None if no task needs a sandbox. play: RuntimeError if an oracle does not earn its
-        reward, which means that its environment, or its agent, is broken.
+    runtime: None if no task needs a sandbox. play: RuntimeError if an oracle does not solve its
+        task, which means that its environment, or its agent, is broken.
     """
     boxes: SimpleQueue[Sandbox] = SimpleQueue()
 
@@ -243,7 +243,7 @@ def oracle_expert(task: Task, transcript: Transcript, tokenizer: ChatTokenizer) 
         seen = new[-1].content  # before the first turn: the instruction, after the system prompt
         turns.append(text_turn(prompt_ids, action_ids, seen, message.content))
         new = []
-    return Expert(task, tuple(turns), TEACHER, reward=1.0)
+    return Expert(task, tuple(turns), TEACHER, transcript.reward)
 
 
 def check_oracles(experts: Iterable[Expert], turns: int, tokens: int) -> None:

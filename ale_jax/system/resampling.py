@@ -41,7 +41,6 @@ from ale_jax.monitor.evaluations import wilson_interval
 from ale_jax.monitor.events import Recorder
 from ale_jax.records import TRAIN, EpisodeKey, RolloutRequest, Task, Trajectory
 from ale_jax.status import Status
-from ale_jax.system.tasks import is_success
 
 REPLAY = "replay"  # the phase of episodes in which nothing is sampled
 LATEST = 64  # episodes from the beginning of their task, of which the success is known
@@ -217,7 +216,7 @@ class Resampler:
             for n, d, g in decided
             if d.expert
             and (d.start or self._hp.imitates_at_start)
-            and not any(map(is_success, g.valid))
+            and not any(t.episode.is_solved for t in g.valid)
         ]
 
     def success_from_start(self) -> float:
@@ -235,12 +234,12 @@ class Resampler:
             self._counted &= keep
 
     def figures(self, groups: Sequence[Group], version: int) -> dict[str, float]:
-        """Returns the step's metrics. `success` mixes all starts; here, success from the task's
-        beginning is separate."""
+        """Returns the step's metrics. `success` and `reward` mix all starts; here, those from the
+        task's beginning are separate."""
         starts = [g.members[0].episode.key.num_prefix_turns for g in groups]
-        outcomes = [(k, is_success(t)) for k, g in zip(starts, groups) for t in g.valid]
-        from_start = [won for k, won in outcomes if k == 0]
-        resampled = [won for k, won in outcomes if k > 0]
+        played = [(k, t.episode) for k, g in zip(starts, groups) for t in g.valid]
+        from_start = [episode for k, episode in played if k == 0]
+        resampled = [episode for k, episode in played if k > 0]
         attempts = Counter(status for g in groups for t in g.members for status in _ends(t))
         values: dict[str, float] = {f"unjudged/{s}": n for s, n in sorted(attempts.items())}
         if self._hp.scheme != NONE:
@@ -251,10 +250,10 @@ class Resampler:
             imitated = self._hp.imitation_weight and len(self._lost_forks(groups))
             values["groups_imitated"] = int(imitated)
             values |= self._measured_gammas()
-            if from_start:
-                values["success_from_start"] = float(np.mean(from_start))
-            if resampled:
-                values["success_resampled"] = float(np.mean(resampled))
+            for name, episodes in (("from_start", from_start), ("resampled", resampled)):
+                if episodes:
+                    values[f"success_{name}"] = float(np.mean([e.is_solved for e in episodes]))
+                    values[f"reward_{name}"] = float(np.mean([e.reward for e in episodes]))
         return values
 
     def _measured_gammas(self) -> dict[str, float]:
@@ -301,7 +300,7 @@ class Resampler:
 
     def _count(self, group: Group, version: int) -> None:
         decision = self._decided[group.index]
-        outcomes = list(map(is_success, group.valid))
+        outcomes = [t.episode.is_solved for t in group.valid]
         if not decision.start:
             self._from_start.extend(outcomes)
         if self._hp.scheme == NONE:

@@ -216,6 +216,9 @@ def summarize(config: RunConfig, workdir: Path, cursor: Cursor, seconds: float) 
         success_warm_start=_rate(before.total(held_out=False)),
         success_final=_rate(after.total(held_out=False)),
         success_held_out_families=_rate(after.total(held_out=True)),
+        reward_warm_start=_reward(before.total(held_out=False)),
+        reward_final=_reward(after.total(held_out=False)),
+        reward_held_out_families=_reward(after.total(held_out=True)),
         success_warm_start_families={f: _rate(r) for f, r in before.families.items()},
         success_final_families={f: _rate(r) for f, r in after.families.items()},
         eval_tasks=after.total(held_out=False).tasks,
@@ -241,8 +244,8 @@ def _losses(workdir: Path) -> tuple[int, int]:
 
 
 def evaluation_line(evaluation: Evaluation) -> str:
-    """Returns one line to print: successes with their 95 % interval, separately for held-out
-    families."""
+    """Returns one line to print: successes with their 95 % interval and mean reward, separately for
+    held-out families."""
     parts = [_line("trained families", evaluation.total(held_out=False))]
     held_out = evaluation.total(held_out=True)
     if held_out.tasks:
@@ -253,13 +256,18 @@ def evaluation_line(evaluation: Evaluation) -> str:
 def headline(summary: Summary) -> str:
     return (
         f"success {_percent(summary.success_warm_start)} after the warm start, "
-        f"{_percent(summary.success_final)} at the end, {summary.episodes} episodes, "
+        f"{_percent(summary.success_final)} at the end (mean reward "
+        f"{summary.reward_final or 0.0:.3g}), {summary.episodes} episodes, "
         f"{summary.seconds_total / 60:.1f} minutes"
     )
 
 
 def _rate(result: FamilyResult) -> float | None:
     return result.successes / result.tasks if result.tasks else None
+
+
+def _reward(result: FamilyResult) -> float | None:
+    return result.reward if result.tasks else None
 
 
 def _percent(rate: float | None) -> str:
@@ -271,4 +279,5 @@ def _line(name: str, result: FamilyResult) -> str:
         return f"{name}: not evaluated"
     low, high = wilson_interval(result.successes, result.tasks)
     rate = result.successes / result.tasks
-    return f"{name} {result.successes}/{result.tasks} = {rate:.1%} [{low:.0%}, {high:.0%}]"
+    success = f"{result.successes}/{result.tasks} = {rate:.1%} [{low:.0%}, {high:.0%}]"
+    return f"{name} {success}, mean reward {result.reward:.3g}"

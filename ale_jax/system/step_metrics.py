@@ -20,7 +20,7 @@ from ale_jax.learn.step import router_figures
 from ale_jax.monitor.schedule import ScheduledGroup, ScheduledStep
 from ale_jax.records import Trajectory
 from ale_jax.status import Status
-from ale_jax.system.tasks import Cursor, is_success
+from ale_jax.system.tasks import Cursor
 
 OF_AN_UPDATE = ("loss", "balance", "grad_norm")  # sums of a train step that are means already
 
@@ -93,7 +93,8 @@ def _rollout_metrics(
     return {
         "success": _success(trajectories),
         **{f"success/{family}": _success(ts) for family, ts in _by_family(trajectories).items()},
-        "reward": float(np.mean([t.episode.reward for t in trajectories])),
+        "reward": _reward(trajectories),
+        **{f"reward/{family}": _reward(ts) for family, ts in _by_family(trajectories).items()},
         "staleness_mean": float(np.mean(ages)),
         "staleness_max": max(ages),
         "staleness_counts": {str(a): n for a, n in sorted(Counter(ages).items())},
@@ -157,7 +158,11 @@ def _checksum(trajectories: list[Trajectory]) -> int:
 
 
 def _success(trajectories: list[Trajectory]) -> float:
-    return float(np.mean([is_success(t) for t in trajectories]))
+    return float(np.mean([t.episode.is_solved for t in trajectories]))
+
+
+def _reward(trajectories: list[Trajectory]) -> float:
+    return float(np.mean([t.episode.reward for t in trajectories]))
 
 
 def _by_family(trajectories: list[Trajectory]) -> dict[str, list[Trajectory]]:

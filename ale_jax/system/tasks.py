@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -19,7 +19,7 @@ from ale_jax.data.staleness import age
 from ale_jax.envs.splits import SPLITS
 from ale_jax.errors import RunFailed
 from ale_jax.monitor.evaluations import Evaluation, FamilyResult
-from ale_jax.records import EpisodeKey, Task, Trajectory
+from ale_jax.records import Episode, EpisodeKey, Task, Trajectory
 
 # The warm start's stopping rule uses tasks of the evaluation split that no evaluation uses.
 PROBE_OFFSET = 1 << 20
@@ -71,13 +71,6 @@ def evaluation_keys(name: str, config: EvalConfig, worlds: WorldsConfig) -> list
     ]
 
 
-def is_success(trajectory: Trajectory) -> bool:
-    """Returns whether an episode with a valid reward earned a positive one."""
-    reward = trajectory.episode.reward
-    assert reward is not None, "an episode without a reward is neither a success nor a failure"
-    return reward > 0
-
-
 def require_judged(evaluation: Evaluation, episodes: int) -> None:
     """Raises RunFailed if less than half of the episodes could be judged: the rate over the rest
     would depend on which episodes the system could finish, and not only on the policy."""
@@ -98,17 +91,19 @@ def tally(
 ) -> Evaluation:
     """Counts successes per family. An episode that the system could not finish, even after
     retries, says nothing about the policy and is not counted."""
-    tasks: Counter[str] = Counter()
-    successes: Counter[str] = Counter()
+    judged: defaultdict[str, list[Episode]] = defaultdict(list)
     for trajectory in trajectories:
-        episode = trajectory.episode
-        if episode.reward is not None:
-            tasks[episode.key.task.family] += 1
-            successes[episode.key.task.family] += episode.reward > 0
+        if trajectory.episode.reward is not None:
+            judged[trajectory.episode.key.task.family].append(trajectory.episode)
     families = {
-        family: FamilyResult(successes[family], tasks[family], family in worlds.held_out_families)
+        family: FamilyResult(
+            successes=sum(episode.is_solved for episode in judged[family]),
+            tasks=len(judged[family]),
+            held_out=family in worlds.held_out_families,
+            reward=float(np.mean([episode.reward for episode in judged[family]])),
+        )
         for family in (*worlds.train_families, *worlds.held_out_families)
-        if tasks[family]
+        if family in judged
     }
     return Evaluation(name, step, seconds, families)
 

@@ -15,7 +15,6 @@ from ale_jax.learn.step import TokenUpdate
 from ale_jax.monitor.trajectories import ChunkTokens, TrajectorySample, TurnSample
 from ale_jax.records import Batch, Trajectory, Turn
 from ale_jax.system.step_metrics import StepReport
-from ale_jax.system.tasks import is_success
 
 EVERY_STEPS = 5  # steps between two groups that are recorded
 MOST_MEMBERS = 4  # members of a group that are recorded
@@ -77,8 +76,8 @@ def _contrast(report: StepReport) -> list[tuple[int, Trajectory]]:
     numbered = list(enumerate(report.groups))
     for number, group in numbered[first:] + numbered[:first]:
         written = [t for t in group.valid if _chunks(t)]
-        won = [t for t in written if is_success(t)]
-        lost = [t for t in written if not is_success(t)]
+        won = [t for t in written if t.episode.is_solved]
+        lost = [t for t in written if not t.episode.is_solved]
         if won and lost:
             in_turn = itertools.chain(*itertools.zip_longest(won, lost))
             chosen = [(number, t) for t in in_turn if t is not None]
@@ -150,6 +149,7 @@ def _sample(step: int, trajectory: Trajectory, learned: Learned) -> TrajectorySa
         seed=episode.key.task.seed,
         status=episode.status,
         reward=episode.reward,
+        solved=episode.is_solved,
         start_version=trajectory.start_version,
         trained_version=step - 1,
         turns=tuple(turns),

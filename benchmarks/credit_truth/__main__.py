@@ -140,7 +140,7 @@ def _groups(
     tasks = [key.task for key in keys if key.task.family == family]
     for number, task in enumerate(tasks):
         (group,) = _play_groups(player, {number: task}, members)
-        outcomes = {t.episode.reward > 0 for t in group.members}
+        outcomes = {t.episode.is_solved for t in group.members}
         long = max(len(t.turns) for t in group.members) >= FEWEST_CHUNKS
         if (long and len(outcomes) == 2) or not need_both:
             yield group
@@ -174,7 +174,7 @@ def _rates(
         for n, ((_, replies), t) in enumerate(states.items())
         for m in range(rollouts)
     ]
-    won = [t.episode.reward > 0 for t in player.play(requests)]
+    won = [t.episode.is_solved for t in player.play(requests)]
     return {state: sum(won[n * rollouts : (n + 1) * rollouts]) for n, state in enumerate(states)}
 
 

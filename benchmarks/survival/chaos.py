@@ -150,7 +150,7 @@ def _success(run: Run) -> FamilyResult:
     path = run.folder / EVALUATIONS_FILE
     found = read_evaluations(path) if path.exists() else ()
     final = [each for each in found if each.name == FINAL]
-    return final[0].total(held_out=False) if final else FamilyResult(0, 0, False)
+    return final[0].total(held_out=False) if final else FamilyResult(0, 0, False, 0.0)
 
 
 def interval(calm: list[Ended]) -> tuple[float, float]:

@@ -21,12 +21,12 @@ from ale_jax.envs.registry import all_families, kind_of, make_env
 from ale_jax.envs.shell.families import FAMILIES
 from ale_jax.envs.transcripts import play_oracle
 from ale_jax.records import Episode, EpisodeKey, Task
-from ale_jax.status import STATUS_RULES
 from ale_jax.sandbox.api import Runtime, Sandbox, SandboxError, SandboxStartError
 from ale_jax.sandbox.hub.hub import Hub
 from ale_jax.sandbox.hub.store import Verification
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.status import STATUS_RULES
 
 LABELS = {"role": "validate"}
 
@@ -75,7 +75,7 @@ def check_family(sandbox: Sandbox, family: str, seeds: Sequence[int]) -> FamilyR
 def _is_solved(episode: Episode) -> bool:
     if not STATUS_RULES[episode.status].reward_valid:
         raise SandboxError(f"no verdict on {episode.key.task}: {episode.detail}")
-    return episode.reward == 1.0
+    return episode.is_solved
 
 
 def _play_nothing(sandbox: Sandbox, task: Task) -> Episode:

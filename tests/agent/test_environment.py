@@ -159,3 +159,27 @@ def test_a_reward_that_differs_in_the_middle_is_not_reproduced():
     episode = play(Chancy(), ScriptedPolicy(list("abc")), KEY, limits)
     assert episode.status is Status.NOT_REPRODUCED
     assert played(GemEnv()).status is Status.FINISHED
+
+
+@each_row("solved_at, is_solved", [(None, False), (0.75, True), (0.8, False)])
+def test_the_world_says_from_which_reward_a_task_is_solved(solved_at, is_solved):
+    env = GemEnv()
+    if solved_at is not None:
+        env.solved_at = solved_at
+    episode = played(env)
+    assert (episode.reward, episode.is_solved) == (0.75, is_solved)
+
+
+@each_row("solved_at", [0.0, -1.0, float("nan"), None])
+def test_a_threshold_that_is_not_above_0_is_refused(solved_at):
+    env = GemEnv()
+    env.solved_at = solved_at
+    episode = played(env)
+    assert episode.status is Status.ENV_ERROR and "must be" in episode.detail
+
+
+def test_a_rounding_error_does_not_make_a_failure():
+    parts = [np.float32(each) for each in (0.9, 0.1)]
+    assert played(GemEnv(rewards=parts)).reward < 1.0
+    assert played(GemEnv(rewards=parts)).is_solved
+    assert not played(GemEnv(rewards=(0.9999,))).is_solved

@@ -11,8 +11,11 @@ from tests.monitor.fake_run import SUMMARY
 
 def write_run(folder, seed, solved, norms=(1.0,) * 6, starts=()):
     folder.mkdir(parents=True)
-    results = {"trail": FamilyResult(solved, 40, False), "relay": FamilyResult(0, 9, True)}
-    before = {"trail": FamilyResult(10, 40, False)}
+    results = {
+        "trail": FamilyResult(solved, 40, False, solved / 40),
+        "relay": FamilyResult(0, 9, True, 0.0),
+    }
+    before = {"trail": FamilyResult(10, 40, False, 0.25)}
     write_evaluations(
         folder, [Evaluation("warm_start", 0, 1.0, before), Evaluation("final", 6, 9.0, results)]
     )

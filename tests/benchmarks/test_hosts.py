@@ -89,7 +89,7 @@ def test_a_part_that_does_not_exist_is_refused(capsys):
 
 
 def ran(processes, successes):
-    return Learned(processes, 0, FamilyResult(successes, 240, False), None, True)
+    return Learned(processes, 0, FamilyResult(successes, 240, False, successes / 240), None, True)
 
 
 @pytest.mark.parametrize(("successes", "within"), [(210, True), (196, True), (180, False)])

@@ -12,7 +12,7 @@ from ale_jax.data.experts import (
     assign,
     expert_from_json,
     expert_to_json,
-    is_success,
+    is_expert,
 )
 from ale_jax.records import EpisodeKey, Prefix, Task
 from ale_jax.status import Status
@@ -69,13 +69,13 @@ def test_the_best_of_a_step_is_one_per_task():
         play("f", "g", version=4),
         play("h", "i", version=4),
         play("j", status=Status.TURN_LIMIT),
-        play("k", reward=0.0),
+        play("k", reward=0.01),
         play("l", status=Status.SANDBOX_LOST, reward=None),
     ]
     (best,) = ExpertStore().best_of(played)
     assert [turn.action_text for turn in best.turns] == ["f", "g"]
     assert ExpertStore([expert("m", version=9)]).best_of(played) == []
-    assert [is_success(t) for t in played] == [True] * 4 + [False] * 3
+    assert [is_expert(t) for t in played] == [True] * 4 + [False] * 3
 
 
 def test_an_expert_is_dropped_if_it_is_the_tasks_also_after_a_resume():

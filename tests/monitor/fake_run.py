@@ -28,6 +28,9 @@ SUMMARY = Summary(
     success_warm_start=23 / 120,
     success_final=98 / 120,
     success_held_out_families=0.55,
+    reward_warm_start=23 / 120,
+    reward_final=98 / 120,
+    reward_held_out_families=0.55,
     success_warm_start_families={"count_lines": 0.3, "rename_files": 0.1},
     success_final_families={"count_lines": 0.9, "rename_files": 0.7},
     eval_tasks=120,
@@ -47,10 +50,10 @@ EVALUATIONS = (
         SFT_STEPS,
         150.0,
         {
-            "count_lines": FamilyResult(12, 40, False),
-            "rename_files": FamilyResult(4, 40, False),
-            "sum_column": FamilyResult(7, 40, False),
-            "find_largest": FamilyResult(5, 40, True),
+            "count_lines": FamilyResult(12, 40, False, 0.3),
+            "rename_files": FamilyResult(4, 40, False, 0.1),
+            "sum_column": FamilyResult(7, 40, False, 0.175),
+            "find_largest": FamilyResult(5, 40, True, 0.125),
         },
     ),
     Evaluation(
@@ -58,10 +61,10 @@ EVALUATIONS = (
         RL_STEPS,
         800.0,
         {
-            "count_lines": FamilyResult(37, 40, False),
-            "rename_files": FamilyResult(28, 40, False),
-            "sum_column": FamilyResult(33, 40, False),
-            "find_largest": FamilyResult(22, 40, True),
+            "count_lines": FamilyResult(37, 40, False, 0.925),
+            "rename_files": FamilyResult(28, 40, False, 0.7),
+            "sum_column": FamilyResult(33, 40, False, 0.825),
+            "find_largest": FamilyResult(22, 40, True, 0.55),
         },
     ),
 )
@@ -72,6 +75,7 @@ SOLVED = TrajectorySample(
     seed=4711,
     status=Status.FINISHED,
     reward=1.0,
+    solved=True,
     start_version=148,
     trained_version=150,
     turns=(
@@ -103,6 +107,7 @@ FAILED = dataclasses.replace(
     SOLVED,
     status=Status.TURN_LIMIT,
     reward=0.0,
+    solved=False,
     turns=(
         dataclasses.replace(SOLVED.turns[0], advantage=-0.12, credit=-0.012),
         TurnSample(

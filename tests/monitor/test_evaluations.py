@@ -64,14 +64,14 @@ def test_a_run_without_evaluations_has_none_to_lose(tmp_path):
 
 
 def test_totals_keep_held_out_families_apart():
-    assert EVALUATIONS[0].total(held_out=False) == FamilyResult(23, 120, False)
-    assert EVALUATIONS[0].total(held_out=True) == FamilyResult(5, 40, True)
+    assert EVALUATIONS[0].total(held_out=False) == FamilyResult(23, 120, False, 23 / 120)
+    assert EVALUATIONS[0].total(held_out=True) == FamilyResult(5, 40, True, 0.125)
     assert EVALUATIONS[0].judged == 160
 
 
 def test_more_successes_than_tasks_are_refused():
     with pytest.raises(ValueError, match="4 successes out of 3"):
-        FamilyResult(4, 3, False)
+        FamilyResult(4, 3, False, 4 / 3)
 
 
 @pytest.mark.parametrize("content", ["{}x", '{"name": 1}', "[1]", '[{"name": "a"}]', "3"])

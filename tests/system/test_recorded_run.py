@@ -54,7 +54,9 @@ def _turn(ids, advantages, reward=0.0):
 
 def test_a_sample_has_the_credit_and_reward_of_its_own_chunks():
     turns = (_turn([1], [7.0]), _turn([2, 3], [1.0, 2.0], 0.25), _turn([4], [-1.0], 0.5))
-    recorded = TrajectorySample(5, "log", 1, Status.FINISHED, 0.75, 3, 4, turns, num_prefix_turns=1)
+    recorded = TrajectorySample(
+        5, "log", 1, Status.FINISHED, 0.75, False, 3, 4, turns, num_prefix_turns=1
+    )
     sample = sample_of(recorded, member=2)
     assert (sample.member, sample.num_prefix_turns) == (2, 1)
     np.testing.assert_array_equal(sample.advantage_C, np.float32([1.5, -1.0]))

@@ -65,10 +65,12 @@ def test_rollouts_are_those_with_a_valid_reward():
     found = _metrics()
     ids = np.array([1, 2, 3] * 3, np.int32)
     assert found == {
-        "success": pytest.approx(2 / 3),
+        "success": pytest.approx(1 / 3),
         "success/log": 0.5,
-        "success/sort": 1.0,
+        "success/sort": 0.0,  # half of the reward is not solved
         "reward": 0.5,
+        "reward/log": 0.5,
+        "reward/sort": 0.5,
         "staleness_mean": pytest.approx(1 / 3),  # the step started with version 6
         "staleness_max": 1,
         "staleness_counts": {"0": 2, "1": 1},

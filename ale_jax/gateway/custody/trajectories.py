@@ -56,7 +56,7 @@ def trajectory_of(
     )
 
 
-def _rewarded(turns: Sequence[Turn], episode: Episode) -> tuple[Turn, ...]:
+def _rewarded(turns: tuple[Turn, ...], episode: Episode) -> tuple[Turn, ...]:
     """Spreads the episode's reward over its steps. Steps and replies correspond in our own loop,
     in order; of an agent's program only the outcome is known."""
     if episode.reward is None:

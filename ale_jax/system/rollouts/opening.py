@@ -57,7 +57,13 @@ def open_rollouts(
     own = PolicyReplica(ledger, url, lambda: engines.stats.sampled_tokens)
     files = {file.name: file.read_text() for file in setting.tokenizer_folder.iterdir()}
     replicas = PolicyReplicas([own, *processes.open_replicas(files, players.address)])
-    spec = WorkerSpec(rollout.runtime, sandboxed(config), config.agent, config.external_agent)
+    spec = WorkerSpec(
+        rollout.runtime,
+        sandboxed(config),
+        config.agent,
+        config.external_agent,
+        config.worlds.solved_at,
+    )
     deadlines = config.deadlines
     pool = players.open_pool(spec, deadlines.placement_seconds, record)
     workers = stack.enter_context(
