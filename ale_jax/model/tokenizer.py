@@ -20,6 +20,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ale_jax.model.chat_render import ChatRenderer, Message
 from ale_jax.model.piece_encoder import PieceEncoder
+from ale_jax.model.weights.gguf_tokenizer import read_tokenizer
 
 ChatMessage = dict[str, str]  # {"role": ..., "content": ...}, as chat templates want it
 
@@ -137,17 +138,13 @@ class ChatTokenizer:
         ValueError if there is none, or it has no chat template that can be used.
         """
         path = Path(path)
-        if path.is_file():
-            place, options = path.parent, {"gguf_file": path.name}
-        elif (path / "tokenizer.json").is_file():
-            place, options = path, {}
-        else:
+        if not (path.is_file() or (path / "tokenizer.json").is_file()):
             raise ValueError(
                 f"no tokenizer.json in {path}: give a folder that transformers can load, "
                 "or a .gguf file"
             )
         try:
-            tokenizer = AutoTokenizer.from_pretrained(str(place), local_files_only=True, **options)
+            tokenizer = _read(path)
         except Exception as error:  # a damaged file can raise any type of error
             raise ValueError(f"{path}: its tokenizer cannot be read: {error!s:.200}") from error
         if not tokenizer.chat_template:
@@ -277,6 +274,15 @@ class ChatTokenizer:
     ) -> str:
         """An empty list also selects the template for tools, which may not do without one."""
         return self._render(messages, tools or [], add_generation_prompt)
+
+
+def _read(path: Path) -> PreTrainedTokenizerFast:
+    if path.is_file():
+        return read_tokenizer(path)
+    found = AutoTokenizer.from_pretrained(str(path), local_files_only=True)
+    if not isinstance(found, PreTrainedTokenizerFast):
+        raise ValueError("it is not written for the tokenizers library")
+    return found
 
 
 def _named_templates(tokenizer: PreTrainedTokenizerFast) -> Mapping[str, str]:

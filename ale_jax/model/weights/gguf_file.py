@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
-from numpy.typing import DTypeLike
 
 from ale_jax.config.model import PolicyShape
 from ale_jax.model.layers import rotary_frequencies
@@ -24,6 +22,7 @@ from ale_jax.model.weights.config import (
     find_architecture,
     make_shape,
 )
+from ale_jax.model.weights.gguf_reader import UNREADABLE, read_gguf
 from ale_jax.model.weights.layout import Bounds, check_tensors, tensor_shapes
 
 # By GGUF's name, which is transformers' name without the underscore.
@@ -103,16 +102,6 @@ def _with_llama3_rope(fields: Fields, shape: PolicyShape, slowed: np.ndarray) ->
     return llama3
 
 
-# What the gguf package raises for a file that it cannot read.
-_UNREADABLE = (
-    ValueError,
-    KeyError,
-    IndexError,
-    TypeError,
-    OverflowError,
-    RecursionError,
-    NotImplementedError,
-)
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")
 
 
@@ -177,54 +166,14 @@ def open_gguf(path: Path) -> GgufFile:
     return GgufFile(shape, tensors)
 
 
-class _Reader(gguf.GGUFReader):
-    """Names the tensor that is damaged, which the package's own errors do not. Also stops at the
-    end of the file, beyond which the package would read any number of empty values."""
-
-    def _get(self, offset: int, dtype: DTypeLike, count: int = 1, override_order=None):
-        values = super()._get(offset, dtype, count, override_order)
-        if len(values) != count:
-            raise ValueError(
-                f"expected more data at byte {offset}, but the file has {len(self.data)} bytes"
-            )
-        return values
-
-    def _build_tensors(self, start_offs: int, fields: list[gguf.ReaderField]) -> None:
-        tensors: dict[str, gguf.ReaderTensor] = {}
-        for field in fields:
-            try:
-                super()._build_tensors(start_offs, [field])
-                _dequantise_one_row(self.tensors[0])
-            except _UNREADABLE as error:
-                raise ValueError(f"tensor {field.name}: {error}") from error
-            if field.name in tensors:
-                raise ValueError(f"tensor {field.name}: occurs twice")
-            tensors[field.name] = self.tensors[0]
-        self.tensors = list(tensors.values())
-
-
-def _dequantise_one_row(tensor: gguf.ReaderTensor) -> None:
-    """Raises NotImplementedError for a quantisation that the package does not know."""
-    gguf.dequantize(tensor.data.reshape(-1, tensor.data.shape[-1])[:1], tensor.tensor_type)
-
-
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, gguf.ReaderTensor]]:
     """The fields that do not belong to the tokenizer, and the tensors, by name."""
+    reader = read_gguf(path)
+    found = reader.fields.items()
     try:
-        reader = _Reader(path)
-        metadata = {
-            key: _value(field)
-            for key, field in reader.fields.items()
-            if not key.startswith("tokenizer.")
-        }
-    except _UNREADABLE as error:
+        metadata = {k: _value(field) for k, field in found if not k.startswith("tokenizer.")}
+    except UNREADABLE as error:
         raise ValueError(f"{path}: cannot be read as GGUF: {error!s:.200}") from error
-    if reader.byte_order == "S":  # gguf.dequantize would not swap the bytes
-        theirs, ours = reader.endianess.name.lower(), sys.byteorder
-        raise ValueError(
-            f"{path}: the file is {theirs}-endian, this machine {ours}-endian: take a "
-            f"{ours}-endian file, or convert a copy with `gguf-convert-endian COPY {ours}`"
-        )
     return metadata, {tensor.name: tensor for tensor in reader.tensors}
 
 

@@ -70,26 +70,34 @@ def write_gguf(path, architecture, params, shape, quantisation=None, **changes):
     return path
 
 
-def write_tokenizer(path, tokenizer):
-    """A GGUF file of nothing but the vocabulary, merges and template of a byte-level BPE."""
+def write_tokenizer(path, tokenizer, rules=None, scores=None):
+    """A GGUF file of nothing but the vocabulary and template of a BPE. rules: llama.cpp's name for
+    how a byte-level one splits texts. scores: instead of merges, for one of SentencePiece."""
     writer = gguf.GGUFWriter(path, "qwen2")
-    _add_tokenizer(writer, tokenizer)
+    _add_tokenizer(writer, tokenizer, rules, scores)
     _close(writer)
     return path
 
 
-def _add_tokenizer(writer, tokenizer):
+def _add_tokenizer(writer, tokenizer, rules=None, scores=None):
     vocabulary = tokenizer.get_vocab()
-    special = set(tokenizer.all_special_ids)
-    kinds = [
-        gguf.TokenType.CONTROL if i in special else gguf.TokenType.NORMAL
-        for i in range(len(vocabulary))
-    ]
-    writer.add_tokenizer_model("gpt2")
+    kinds = dict.fromkeys(range(len(vocabulary)), gguf.TokenType.NORMAL)
+    for number, token in tokenizer.added_tokens_decoder.items():
+        own = gguf.TokenType.CONTROL, gguf.TokenType.USER_DEFINED
+        kinds[number] = own[not token.special]
+    writer.add_tokenizer_model("llama" if scores else "gpt2")
+    if rules:
+        writer.add_tokenizer_pre(rules)
     writer.add_token_list(sorted(vocabulary, key=vocabulary.get))
-    writer.add_token_types(kinds)
-    writer.add_token_merges([" ".join(pair) for pair in _merges(tokenizer)])
+    writer.add_token_types(list(kinds.values()))
+    if scores:
+        writer.add_token_scores(scores)
+    else:
+        writer.add_token_merges([" ".join(pair) for pair in _merges(tokenizer)])
     writer.add_eos_token_id(tokenizer.eos_token_id)
+    if tokenizer.bos_token:
+        writer.add_bos_token_id(tokenizer.bos_token_id)
+        writer.add_add_bos_token(True)
     if tokenizer.chat_template:
         writer.add_chat_template(tokenizer.chat_template)
 

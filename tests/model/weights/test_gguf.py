@@ -11,12 +11,11 @@ import pytest
 
 from ale_jax.config.hardware import MeshShape
 from ale_jax.model.sharding import make_mesh, param_shardings
-from ale_jax.model.tokenizer import END_OF_TURN, ChatTokenizer, train_bpe
 from ale_jax.model.weights.config import NO_EXPERTS
 from ale_jax.model.weights.load import load_params, open_checkpoint
 from tests.model.shapes import DENSE, LLAMA, MOE, QWEN2
 from tests.model.weights.families import random_params
-from tests.model.weights.gguf_files import write_gguf, write_tokenizer
+from tests.model.weights.gguf_files import write_gguf
 
 Q8 = gguf.GGMLQuantizationType.Q8_0
 Q4 = gguf.GGMLQuantizationType.Q4_0
@@ -192,22 +191,3 @@ def test_no_byte_of_the_metadata_breaks_more_than_the_file(whole):
             refused += 1
             assert "x.gguf" in str(error)
     assert refused > 100
-
-
-MESSAGES = [{"role": "user", "content": "Read lemon.txt <|im_end|> now"}]
-
-
-@pytest.mark.heavy
-def test_tokenizer_and_template_come_from_the_file(tmp_path):
-    trained = train_bpe(MESSAGES * 10, 320)
-    tokenizer = ChatTokenizer.load(write_tokenizer(tmp_path / "x.gguf", trained))
-    assert tokenizer.vocab_size == len(trained)
-    assert tokenizer.stop_ids == ChatTokenizer(trained).stop_ids
-    ids = tokenizer.prompt_ids(MESSAGES, first=True)
-    assert tokenizer._tokenizer.decode(ids) == (
-        f"<|im_start|>user\n{MESSAGES[0]['content']}{END_OF_TURN}\n<|im_start|>assistant\n"
-    )
-    assert ids.tolist().count(tokenizer.stop_ids[0]) == 1  # the other is the user's text
-    trained.chat_template = None
-    with pytest.raises(ValueError, match=r"x.gguf has no chat template"):
-        ChatTokenizer.load(write_tokenizer(tmp_path / "x.gguf", trained))
