@@ -47,26 +47,21 @@ def _hold():
     )
 
 
-def test_two_runs_on_one_machine_have_a_cluster_each():
-    first = _hold()
-    addresses = [first.stdout.readline()]
-    second = _hold()
-    addresses.append(second.stdout.readline())
-    for process in (first, second):
-        _, errors = process.communicate("", timeout=60)
-        assert process.returncode == 0, errors
-    assert len(set(addresses)) == 2 and "" not in addresses
+def _end(process):
+    _, errors = process.communicate("", timeout=60)
+    assert process.returncode == 0, errors
 
 
-def test_a_cluster_that_was_killed_is_in_nobodys_way():
-    killed = _hold()
-    assert killed.stdout.readline()
-    killed.kill()
-    killed.communicate()
+def test_runs_on_one_machine_have_a_cluster_each_and_one_that_was_killed_is_in_nobodys_way():
+    first, second = _hold(), _hold()
+    addresses = {first.stdout.readline(), second.stdout.readline()}
+    assert len(addresses) == 2 and "" not in addresses
+    first.kill()
+    first.communicate()
+    _end(second)
     after = _hold()
-    assert after.stdout.readline(), after.communicate("", timeout=60)
-    after.communicate("", timeout=60)
-    assert after.returncode == 0
+    assert after.stdout.readline()
+    _end(after)
 
 
 @pytest.mark.parametrize(

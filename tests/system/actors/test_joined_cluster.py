@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 import ale_jax
+from ale_jax.config.engine import Sampling
 from ale_jax.config.rollout import DeadlinesConfig, PlacementConfig
 from ale_jax.errors import RolloutsFailed
 from ale_jax.monitor.events import read_events
+from ale_jax.records import RolloutRequest
 from ale_jax.system.actors.cluster import check_address, ray_cluster
 from tests.rows import each_row
 from tests.system import sandboxes
@@ -22,6 +24,7 @@ from tests.system.rollouts.workers import (
     LIMIT_S,
     Events,
     keys,
+    next_episode,
     next_result,
     play_all,
     run_until,
@@ -65,6 +68,34 @@ def start_run(cluster, runtime_name, tmp_path):
 
 
 @pytest.mark.heavy
+def test_episodes_of_a_node_that_is_killed_are_played_by_one_that_stays_or_joins(
+    cluster, leave, runtime_name
+):
+    leaves = cluster.add_node(**NODE)
+    ledger, events, wanted = OracleLedger(), Events(), keys(4)
+    ledger.gate.clear()
+    with ray_cluster(2, cluster.address):
+        with workers_of(runtime_name, ledger, events, retries=0) as workers:
+            for key in wanted:
+                workers.submit(RolloutRequest(key), Sampling())
+            run_until(workers, lambda: ledger.asked == 4)
+            nodes = {event["node"] for event in events.of("actor_started")}
+            assert nodes == {cluster.head_node.node_id, leaves.node_id}  # they are spread
+            cluster.remove_node(leaves, allow_graceful=False)
+            run_until(workers, lambda: len(events.of("attempt_failed")) == 2)
+            joins = cluster.add_node(**NODE)
+            run_until(workers, lambda: len(events.of("actor_started")) == 3)
+            ledger.gate.set()
+            episodes = [next_episode(workers) for _ in wanted]
+    assert sorted(episode.key.group for episode in episodes) == [0, 1, 2, 3]
+    assert [episode.reward for episode in episodes] == [1.0] * 4
+    assert events.of("actor_started")[-1]["node"] == joins.node_id
+    assert all(each["detail"].startswith("its node has left: ") for each in events.of("actor_lost"))
+    failed = [(each["status"], each["retried"]) for each in events.of("attempt_failed")]
+    assert failed == [("actor_lost", True)] * 2 and not events.of("episodes_paused")
+
+
+@pytest.mark.slow
 def test_a_run_goes_on_while_a_node_is_killed_and_another_joins(
     cluster, leave, start_run, tmp_path
 ):

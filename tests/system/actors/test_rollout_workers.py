@@ -1,5 +1,6 @@
-"""The rollout workers against real Ray actors and real sandboxes: what is submitted comes back,
-once."""
+"""The rollout workers with real sandboxes: what is submitted comes back, once. Threads play instead
+of Ray's actors where nothing happens to a worker.
+"""
 
 import dataclasses
 import os
@@ -126,14 +127,15 @@ def test_a_killed_sandbox_is_replaced_and_its_episode_played_again(ray, each_run
     assert len(ledger.opened) == 3
 
 
-def test_when_retries_are_used_up_the_status_comes_back(ray, runtime_name):
+def test_when_retries_are_used_up_the_status_comes_back(runtime_name):
     ledger, events, wanted = SilentLedger(), Events(), keys(1)
-    with workers_of(runtime_name, ledger, events, retries=2, actors=1) as workers:
+    with workers_of(runtime_name, ledger, events, retries=2, threads=True) as workers:
         (episode,) = play_all(workers, wanted)
     assert (episode.key, episode.status) == (wanted[0], Status.MODEL_ERROR)
     assert episode.reward is None
     assert len(set(ledger.opened)) == 3
     assert [e["retried"] for e in events.of("attempt_failed")] == [True, True, False]
+    assert ledger.redraws == [0, 0, 0]  # trouble of the system leaves the draw as it is
 
 
 class WordyLedger(OracleLedger):
@@ -143,9 +145,9 @@ class WordyLedger(OracleLedger):
         return Reply("let me think", "stop")
 
 
-def test_a_failure_of_the_policy_is_judged_and_not_repeated(ray, runtime_name):
+def test_a_failure_of_the_policy_is_judged_and_not_repeated(runtime_name):
     ledger, events, wanted = WordyLedger(), Events(), keys(1)
-    with workers_of(runtime_name, ledger, events, actors=1) as workers:
+    with workers_of(runtime_name, ledger, events, threads=True) as workers:
         (episode,) = play_all(workers, wanted)
     assert (episode.status, episode.reward) == (Status.TURN_LIMIT, 0.0)
     assert episode.malformed_calls == LIMITS.turns
@@ -153,10 +155,11 @@ def test_a_failure_of_the_policy_is_judged_and_not_repeated(ray, runtime_name):
     assert not events.of("attempt_failed")
 
 
-def test_rejected_calls_are_drawn_anew_and_then_dropped(ray, runtime_name):
+def test_rejected_calls_are_drawn_anew_and_then_dropped(runtime_name):
     ledger, events, wanted = WordyLedger(), Events(), keys(1)
     limits = AgentLimits(turns=20, malformed_limit=3)
-    with workers_of(runtime_name, ledger, events, retries=2, actors=1, limits=limits) as workers:
+    options = {"retries": 2, "limits": limits, "threads": True}
+    with workers_of(runtime_name, ledger, events, **options) as workers:
         workers.submit(RolloutRequest(wanted[0]), Sampling())
         trajectory = next_result(workers)
         assert workers.counts.sandboxes_restarted == 0  # nothing is wrong with the sandbox
@@ -171,13 +174,6 @@ def test_rejected_calls_are_drawn_anew_and_then_dropped(ray, runtime_name):
         ("illegal_calls", False),
     ]
     assert not events.of("attempt_failed")
-
-
-def test_trouble_of_the_system_leaves_the_draw_as_it_is(ray, runtime_name):
-    ledger, events = SilentLedger(), Events()
-    with workers_of(runtime_name, ledger, events, retries=2, actors=1) as workers:
-        play_all(workers, keys(1))
-    assert ledger.redraws == [0, 0, 0]
 
 
 def given_after(key, *played):
@@ -197,7 +193,7 @@ class FinishingLedger(OracleLedger):
         return Reply(self._scripts[name][-1], "stop")
 
 
-def test_an_episode_starts_where_its_text_turns_lead(ray, each_runtime):
+def test_an_episode_starts_where_its_text_turns_lead(each_runtime):
     key, events = EpisodeKey("train", 0, 0, Task("log", 3, "train")), Events()
     ledger = FinishingLedger()
     first = given_after(key, ("cd /tmp && X=1 && touch lemon", "(no output)"))
@@ -206,7 +202,7 @@ def test_an_episode_starts_where_its_text_turns_lead(ray, each_runtime):
         ("cd /tmp && X=5 && touch lemon", "(no output)"),
         ("ls; pwd; echo $X", "lemon\n/tmp\n5"),  # the session is the same, files and all
     )
-    with workers_of(each_runtime, ledger, events, actors=1) as workers:
+    with workers_of(each_runtime, ledger, events, threads=True) as workers:
         for request in (first, second):
             workers.submit(request, Sampling())
             episode = next_episode(workers)
@@ -214,11 +210,11 @@ def test_an_episode_starts_where_its_text_turns_lead(ray, each_runtime):
             assert (episode.reward, episode.turns) == (1.0, 1)
 
 
-def test_a_replay_that_shows_something_else_is_rejected(ray, runtime_name):
+def test_a_replay_that_shows_something_else_is_rejected(runtime_name):
     key, events = EpisodeKey("train", 0, 0, Task("log", 3, "train")), Events()
     ledger = FinishingLedger()
     chance = given_after(key, ("echo $RANDOM $RANDOM $RANDOM", "1 2 3"))
-    with workers_of(runtime_name, ledger, events, retries=1, actors=1) as workers:
+    with workers_of(runtime_name, ledger, events, threads=True) as workers:
         workers.submit(chance, Sampling())
         trajectory = next_result(workers)
     assert trajectory.episode.status == Status.REPLAY_DIVERGED
@@ -241,10 +237,11 @@ class ChanceLedger(OracleLedger):
     ("ledger", "ended"),
     [(OracleLedger(), Status.FINISHED), (ChanceLedger(), Status.NOT_REPRODUCED)],
 )
-def test_what_is_no_answer_twice_is_not_trained_on(ray, each_runtime, ledger, ended):
+def test_what_is_no_answer_twice_is_not_trained_on(each_runtime, ledger, ended):
     limits = AgentLimits(turns=20, replay_share=1.0)
     key = EpisodeKey("train", 0, 0, Task("log", 3, "train"))
-    with workers_of(each_runtime, ledger, Events(), retries=1, actors=1, limits=limits) as workers:
+    options = {"limits": limits, "threads": True}
+    with workers_of(each_runtime, ledger, Events(), **options) as workers:
         workers.submit(RolloutRequest(key), Sampling())
         trajectory = next_result(workers)
     episode, rejected = trajectory.episode, trajectory.rejected

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from ale_jax.launch import main
 from tests.quick_compile import QUICK_COMPILE
 from tests.system.hosts.test_processes import free_address
 
@@ -55,10 +56,12 @@ def test_this_machine_is_ready_for_the_smallest_config(runtime_name, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_this_machine_is_no_pod_and_has_no_such_folder():
-    code, found = doctor("configs/qwen3_30b_a3b_v6e.py", "--workdir=setup.py/run")
-    assert code == 2 and {"devices", "workdir"} <= failures(found)
-    assert "1 x cpu, and the config is for 64 x v6e" in found["devices"]
+def test_this_machine_is_no_pod_and_has_no_such_folder(capsys):
+    words = ["doctor", "--config=configs/qwen3_30b_a3b_v6e.py", "--workdir=setup.py/run"]
+    assert main(["launch", *words]) == 2
+    found = findings(capsys.readouterr().out)
+    assert {"devices", "workdir"} <= failures(found)
+    assert "8 x cpu, and the config is for 64 x v6e" in found["devices"]
     assert "Not a directory" in found["workdir"]
     assert "sandboxes" in found, "the checks after those that failed"
 

@@ -13,6 +13,7 @@ from ale_jax.engine.request import EngineStopped
 from ale_jax.errors import RolloutsFailed
 from ale_jax.records import RolloutRequest
 from ale_jax.status import Status
+from ale_jax.system.rollouts import breaker
 from ale_jax.system.rollouts import workers as rollout_workers
 from ale_jax.system.rollouts.breaker import Breaker
 from tests.system import sandboxes
@@ -103,10 +104,10 @@ def test_an_episode_that_takes_too_long_is_cancelled_and_its_sandbox_freed(
     assert not events.of("actor_lost") and not events.of("thread_stuck")
 
 
-def test_a_policy_that_takes_its_time_misses_no_deadline(ray, runtime_name):
+def test_a_policy_that_takes_its_time_misses_no_deadline(runtime_name):
     ledger, events, (key,) = OracleLedger(), Events(), keys(1)
     ledger.gate.clear()
-    with workers_of(runtime_name, ledger, events, actors=1) as workers:
+    with workers_of(runtime_name, ledger, events, threads=True) as workers:
         workers.submit(RolloutRequest(key), Sampling())
         run_until(workers, lambda: ledger.asked == 1)
         used = ledger.activity(ledger.opened[0]).total_seconds
@@ -172,11 +173,12 @@ class RecoveringLedger(OracleLedger):
         return super().reply(name)
 
 
-def test_an_outage_pauses_episodes_and_drops_none(by_threads, runtime_name, monkeypatch):
+def test_an_outage_pauses_episodes_and_drops_none(runtime_name, monkeypatch):
     monkeypatch.setattr(Breaker, "FIRST_PAUSE_S", 0.1)
+    monkeypatch.setattr(breaker, "FIRST_BACKOFF_S", 0.01)
     # 4 attempts open the breaker, 2 were begun before, and 3 trials fail.
     ledger, events, wanted = RecoveringLedger(9), Events(), keys(6)
-    options = {"episodes_per_actor": 3, "retries": 2, "threads": by_threads}
+    options = {"episodes_per_actor": 3, "retries": 2, "threads": True}
     with workers_of(runtime_name, ledger, events, **options) as workers:
         episodes = play_all(workers, wanted)
     assert [e.reward for e in episodes] == [1.0] * 6
@@ -186,9 +188,11 @@ def test_an_outage_pauses_episodes_and_drops_none(by_threads, runtime_name, monk
     assert all(e["retried"] for e in events.of("attempt_failed"))
 
 
-def test_an_outage_that_lasts_ends_the_run_in_one_line(ray, runtime_name):
+def test_an_outage_that_lasts_ends_the_run_in_one_line(runtime_name, monkeypatch):
+    monkeypatch.setattr(Breaker, "FIRST_PAUSE_S", 0.1)
+    monkeypatch.setattr(breaker, "FIRST_BACKOFF_S", 0.01)
     deadlines = dataclasses.replace(LONG, outage_seconds=0.5)
-    options = {"episodes_per_actor": 3, "retries": 9, "deadlines": deadlines}
+    options = {"episodes_per_actor": 3, "retries": 9, "deadlines": deadlines, "threads": True}
     with workers_of(runtime_name, SilentLedger(), Events(), **options) as workers:
         for key in keys(4):
             workers.submit(RolloutRequest(key), Sampling())
