@@ -21,7 +21,9 @@ from typing import Any
 from ale_jax.command_line import read_config
 from ale_jax.config.fields import flat, unknown_field
 from ale_jax.config.run import RunConfig
-from ale_jax.monitor.evaluations import Evaluation
+from ale_jax.errors import RunFailed
+from ale_jax.monitor.evaluations import SUMMARY_FILE, Evaluation, read_summary
+from ale_jax.monitor.report import REPORT_FILE
 from ale_jax.system import controller, evaluate_run
 from ale_jax.system.checks import check_devices, checked_config
 from ale_jax.system.hosts.commands import Alone, Processes
@@ -52,7 +54,7 @@ def train(
 
     Raises:
       ValueError: the config makes no sense, or the folder cannot be used.
-      RunFailed: the run cannot go on.
+      RunFailed: the run cannot go on, or has ended without having trained anything.
     """
     path, checked = Path(workdir), as_config(config, overrides)
     run = controller_at(checked, ray_address)
@@ -132,10 +134,20 @@ def train_in(
             if report := workdir.write_missing_report():
                 print(f"report: {report}")
             print(f"the run in {workdir.path} is finished: --overwrite starts over")
+            _require_trained(workdir)
             return
         if workdir.state is RunState.UNFINISHED:
             print(f"continuing the unfinished run in {workdir.path}")
         _run(run, config, workdir, processes)
+        _require_trained(workdir)
+
+
+def _require_trained(workdir: Workdir) -> None:
+    """Raises RunFailed if a run has ended and trained nothing, not even in a warm start."""
+    path = workdir.path / SUMMARY_FILE
+    summary = read_summary(path) if path.exists() else None
+    if summary and summary.untrained and not summary.warm_start_steps:
+        raise RunFailed(f"{summary.untrained}; report: {workdir.path / REPORT_FILE}")
 
 
 def _run(run: Run, config: RunConfig, workdir: Workdir, processes: Processes) -> None:

@@ -115,6 +115,7 @@ class CheckedEnvironment:
 
     def load(self, seed: int, saved: SavedState) -> bool:
         """Restores what `save` returned; False if it could not be restored completely."""
+        assert self._load is not None, "only what it has saved is loaded"
         is_whole = bool(self._guarded(self._load, seed, saved))
         self.solved_at = self._threshold()
         return is_whole

@@ -161,6 +161,7 @@ class Summary:
     success_held_out_families: at the end, on families that were never trained on.
     reward_warm_start, reward_final, reward_held_out_families: mean rewards on the same tasks.
     eval_tasks: tasks of one evaluation.
+    warm_start_steps, rl_steps: that were made. rl_steps_trained: those with a gradient.
     seconds_train: the part of seconds_total without evaluations.
     episodes, policy_tokens: generated for training.
     trajectories_dropped_stale: too old when they were to be used.
@@ -182,6 +183,9 @@ class Summary:
     success_warm_start_families: Mapping[str, float | None]
     success_final_families: Mapping[str, float | None]
     eval_tasks: int
+    warm_start_steps: int
+    rl_steps: int
+    rl_steps_trained: int
     seconds_total: float
     seconds_train: float
     episodes: int
@@ -190,6 +194,17 @@ class Summary:
     max_staleness: int
     sandbox_failures: int
     actor_restarts: int
+
+    @property
+    def untrained(self) -> str:
+        """What to say of a run whose reinforcement learning left the policy as it was; "" of any
+        other."""
+        if self.rl_steps_trained or not self.rl_steps:
+            return ""
+        return (
+            f"nothing was trained: none of the {self.rl_steps} steps of reinforcement learning had "
+            "a gradient (nothing_trained in events.jsonl says why)"
+        )
 
 
 def write_summary(workdir: Path, summary: Summary) -> Path:

@@ -55,6 +55,7 @@ def render(run: RunFiles) -> str:
         .render(
             run=run,
             summary=run.summary,
+            untrained=run.summary.untrained if run.summary else "",
             before=before and sections.rate(before.total(held_out=False)),
             after=after and sections.rate(after.total(held_out=False)),
             after_held_out=after and sections.rate(after.total(held_out=True)),

@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 from ale_jax.config.run import RunConfig
 from ale_jax.data.journal import JOURNAL_DIR, Journal
+from ale_jax.data.replay import DroppedGroup
 from ale_jax.errors import RolloutsFailed
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.old_policies import REFERENCE, load_reference
@@ -22,6 +23,7 @@ from ale_jax.monitor.evaluations import (
 )
 from ale_jax.monitor.events import EarlyEvents
 from ale_jax.monitor.report import write_report
+from ale_jax.records import Task
 from ale_jax.sandbox.api import Runtime
 from ale_jax.system.collector import spared_by_collector
 from ale_jax.system.compilation import STARTED, environment, keep_compiled
@@ -43,6 +45,7 @@ from ale_jax.system.step_metrics import StepReport
 from ale_jax.system.stopping import StopSignals
 from ale_jax.system.tasks import Cursor, evaluation_keys, require_judged, tally
 from ale_jax.system.train_loop import train_loop
+from ale_jax.system.untrained import UntrainedSteps
 from ale_jax.system.watchdog import STACKS_FILE, Sign, Watchdog, append_stacks
 from ale_jax.system.workdir import Workdir
 
@@ -112,7 +115,8 @@ def run(
             watchdog.watch(functools.partial(_sign, logger, rollouts))
             logger.rollouts_begin()
             stack.enter_context(spared_by_collector())
-            cursor = Run(setting, start, rollouts, logger, saver).reinforce(journal)
+            untrained = UntrainedSteps(config.rl.groups_per_step, logger.record)
+            cursor = Run(setting, start, rollouts, logger, saver, untrained).reinforce(journal)
             _conclude(setting, cursor, checkpoints, logger)
         except (KeyboardInterrupt, RolloutsFailed):
             saver.save_newest()
@@ -130,6 +134,8 @@ def _conclude(
     write_summary(setting.path, summary)
     logger.note(f"report: {write_report(setting.path)}")
     logger.note(headline(summary))
+    if summary.untrained:
+        logger.note(summary.untrained)
 
 
 def _describe(runtime: Runtime | None) -> str:
@@ -173,6 +179,7 @@ class Run:
     rollouts: Rollouts
     logger: RunLogger
     saver: Saver
+    untrained: UntrainedSteps
 
     def reinforce(self, journal: Journal) -> Cursor:
         """Evaluates, trains, and evaluates again. Returns the last cursor."""
@@ -194,13 +201,17 @@ class Run:
             record, files = logger.events.record, self.setting.files
             load_reference(self.setting.path, REFERENCE, record, files)
         learner = self.start.trainer.make_learner()
-        feed = GroupFeed(config, cursor, scheduler, resampler, journal, logger.note_dropped)
+        feed = GroupFeed(config, cursor, scheduler, resampler, journal, self._note_dropped)
         cursor = train_loop(cursor, config, learner, feed, resampler, self)
         for each, earlier in zip(processes.traffic(), before, strict=True):
             sent = each - earlier
             detail = f"{sent.sent >> 10} KiB to another process, {sent.rows >> 10} KiB of them rows"
             logger.events.record("traffic", detail, sent=sent.sent, rows=sent.rows)
         return cursor
+
+    def _note_dropped(self, group: DroppedGroup, task: Task) -> None:
+        self.logger.note_dropped(group, task)
+        self.untrained.note_dropped(group)
 
     # What the train loop asks for.
 
@@ -214,7 +225,8 @@ class Run:
         config, rollouts = self.setting.config, self.rollouts
         limit = logp_diff_limit(config.learn, config.engine.eight_bits)
         tokens = rollouts.replicas.sampled_tokens()
-        self.logger.rl_step(step, rollouts.workers, tokens, limit)
+        values = self.logger.rl_step(step, rollouts.workers, tokens, limit)
+        self.untrained.note(step, values)
         self.logger.sample_trajectories(step, config.algo.mismatch)
         self._evaluate_if_due(step.cursor)
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from ale_jax.config.algo import MismatchHypers
 from ale_jax.config.run import RunConfig
@@ -33,6 +34,7 @@ from ale_jax.monitor.events import (
     EVENTS_FILE,
     GROUP_DROPPED,
     GROUP_REOPENED,
+    NOTHING_TRAINED,
     EventLog,
     dropped_groups,
     readable_events,
@@ -52,7 +54,7 @@ from ale_jax.system.trajectory_samples import trajectory_samples
 # Events that are shown in the terminal, too: what makes a run slower, or its results smaller.
 SHOWN = (
     *(ACTOR_LOST, "thread_stuck", "actors_unplaced", "episodes_paused", "episodes_resumed"),
-    *(GROUP_DROPPED, "stalled", "checkpoint_failed"),
+    *(GROUP_DROPPED, NOTHING_TRAINED, "stalled", "checkpoint_failed"),
 )
 NONE_BACK = "none came back"
 SANDBOX_FAILURES = (Status.SANDBOX_START_FAILED.value, Status.SANDBOX_LOST.value)
@@ -134,9 +136,10 @@ class RunLogger:
         workers: RolloutWorkers,
         sampled_tokens: int,
         logp_diff_limit: float,
-    ) -> None:
-        """Records a step of reinforcement learning. logp_diff_limit: a larger mean difference
-        between the log-probabilities of learner and engine is recorded as an event."""
+    ) -> dict[str, Any]:
+        """Records a step of reinforcement learning; returns its metrics. logp_diff_limit: a larger
+        mean difference between the log-probabilities of learner and engine is recorded as an
+        event."""
         now = self._clock()
         rate = (sampled_tokens - self._sampled_tokens) / max(now - self._looked, 1e-6)
         self._sampled_tokens, self._looked = sampled_tokens, now
@@ -169,6 +172,7 @@ class RunLogger:
             sandboxes_busy=counts.sandboxes_busy,
             sandboxes_restarted=counts.sandboxes_restarted,
         )
+        return values
 
     def note_dropped(self, group: DroppedGroup, task: Task) -> None:
         """Records that a group is not trained on, which task it was, and how its episodes ended."""
@@ -207,7 +211,8 @@ def summarize(config: RunConfig, workdir: Path, cursor: Cursor, seconds: float) 
     before, after = evaluations[WARM_START], evaluations[FINAL]
     lines = read_metrics(workdir / METRICS_FILE).records
     steps = [line for line in lines if line["phase"] == "rl"]
-    supervised = max((line["seconds"] for line in lines if line["phase"] == "sft"), default=0.0)
+    warm = [line for line in lines if line["phase"] == "sft"]
+    supervised = max((line["seconds"] for line in warm), default=0.0)
     reinforced = sum(line["time/waiting_s"] + line["time/learner_s"] for line in steps)
     return Summary(
         algorithm=config.algo.name,
@@ -222,6 +227,9 @@ def summarize(config: RunConfig, workdir: Path, cursor: Cursor, seconds: float) 
         success_warm_start_families={f: _rate(r) for f, r in before.families.items()},
         success_final_families={f: _rate(r) for f, r in after.families.items()},
         eval_tasks=after.total(held_out=False).tasks,
+        warm_start_steps=len(warm),
+        rl_steps=len(steps),
+        rl_steps_trained=sum(line["updates_with_gradient"] > 0 for line in steps),
         seconds_total=seconds,
         seconds_train=supervised + reinforced,
         episodes=cursor.episodes,

@@ -60,6 +60,7 @@ def step_metrics(report: StepReport) -> dict[str, float | dict[str, int]]:
         "policy_tokens": report.cursor.policy_tokens,
         "trajectories_with_gradient": len(report.made.samples),
         "updates": len(report.updates),
+        "updates_with_gradient": sum(map(_has_gradient, report.updates)),
         "dropped_stale": report.cursor.dropped_stale,
         "dropped_failed": report.cursor.dropped_failed,
         "dropped_equal": report.cursor.dropped_equal,
@@ -72,6 +73,10 @@ def step_metrics(report: StepReport) -> dict[str, float | dict[str, int]]:
     sums = add_updates(report.updates)
     learner = _loss_metrics(sums) | router_figures(sums)
     return rollouts | run | times | learner | report.extra
+
+
+def _has_gradient(sums: Mapping[str, np.ndarray]) -> bool:
+    return bool(sums["grad_norm"] > 0.0) and not sums[SKIPPED]
 
 
 def _episode_times(trajectories: list[Trajectory]) -> dict[str, float]:

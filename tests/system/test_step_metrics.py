@@ -82,6 +82,7 @@ def test_rollouts_are_those_with_a_valid_reward():
         "policy_tokens": 300,
         "trajectories_with_gradient": 2,
         "updates": 0,
+        "updates_with_gradient": 0,
         "dropped_stale": 4,
         "dropped_failed": 8,
         "dropped_equal": 12,
