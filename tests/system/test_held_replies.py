@@ -23,5 +23,5 @@ def test_a_policy_learns_what_to_choose_among_the_replies_that_a_schema_allows()
     for batch in (batch for report in reports for batch in report.made.batches):
         assert (batch.mask_id_BT[batch.chunk_BT >= 0] != FREE).all()
         np.testing.assert_allclose(batch.logp_old_BT, batch.logp_mu_BT, atol=1e-4)
-    sums = reports[0].sums
+    (sums,) = reports[0].updates
     assert sums["entropy"] / sums["tokens"] < 2.0, "log 320 if they were free"

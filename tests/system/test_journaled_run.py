@@ -47,13 +47,14 @@ class Killed(Exception):
 class Lives:
     """A run with a folder, whose process may be killed several times."""
 
-    def __init__(self, folder, every, **algo):
-        self._folder, self._every, self._algo = folder, every, algo
+    def __init__(self, folder, every, **sections):
+        self._folder, self._every, self._sections = folder, every, sections
         self.events, self.reports = [], {}
 
-    def live(self, killed_after=None):
-        """Trains from the newest checkpoint to the end, or until a step has been published."""
-        sections = {"rl": RL, "checkpoint": {"every": self._every}, "algo": self._algo}
+    def live(self, killed_after=None, updates=None):
+        """Trains from the newest checkpoint to the end, or until a step has been published, or
+        until this life has made so many updates."""
+        sections = {"rl": RL, "checkpoint": {"every": self._every}} | self._sections
         run, cursor = Run(run_config(STEPS, **sections)), Cursor()
 
         def report(step):
@@ -73,6 +74,14 @@ class Lives:
             saver = Saver(checkpoints, journal, run.config, run.trainer, cursor, self._record)
             if not found:
                 saver.save(cursor, lambda: None)
+            make = run.trainer.update
+
+            def update(batches, loss_denominator):
+                if run.trainer.updates == updates:
+                    raise Killed
+                return make(batches, loss_denominator=loss_denominator)
+
+            run.trainer.update = update
             run.train(cursor, journal, report, saver.save)
         return run.trainer.state
 
@@ -116,9 +125,26 @@ def test_a_killed_asynchronous_run_ends_like_an_unbroken_one(
     made = [lives.reports[step + 1] for step in range(STEPS)]
     assert lives.recalled() >= recalled
     assert trained_groups(made) == trained_groups(reports) == [[2 * i, 2 * i + 1] for i in range(6)]
-    assert any(report.sums for report in reports), "nothing was learned"
+    assert any(report.updates for report in reports), "nothing was learned"
     assert list(map(untimed, made)) == list(map(untimed, reports))
     jax.tree.map(np.testing.assert_array_equal, state, expected)
+
+
+def test_a_run_that_is_killed_between_two_updates_of_a_step_ends_like_an_unbroken_one(tmp_path):
+    several = {"learn": {"epochs": 2, "minibatches": 2}}
+    _, expected, reports = train(STEPS, rl=RL, **several)
+    made = np.cumsum([len(report.updates) for report in reports])
+    assert (np.diff(made) > 1).any(), "no step had several updates"
+    step = int(np.argmax(np.diff(made) > 1)) + 2
+    lives = Lives(tmp_path, every=1, **several)
+    with pytest.raises(Killed):
+        lives.live(updates=made[step - 1] - 1)
+    assert max(lives.reports) == step - 1
+    state = lives.live()
+    jax.tree.map(np.testing.assert_array_equal, state, expected)
+    assert [untimed(lives.reports[number + 1]) for number in range(STEPS)] == list(
+        map(untimed, reports)
+    )
 
 
 def test_without_its_journal_a_run_plays_its_queue_again(tmp_path):
@@ -135,7 +161,7 @@ def test_without_its_journal_a_run_plays_its_queue_again(tmp_path):
 
 def test_the_learner_gets_nothing_of_weights_that_it_has_no_more(tmp_path):
     """pi_old of the generating version is recomputed, and only the restored version is there."""
-    lives = Lives(tmp_path, every=1, old_logp="generating")
+    lives = Lives(tmp_path, every=1, algo={"old_logp": "generating"})
     with pytest.raises(Killed):
         lives.live(3)
     lives.live()

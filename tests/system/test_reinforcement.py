@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from ale_jax.algo.ratio import log_ratio
+from ale_jax.system.step_metrics import step_metrics
 from tests.system.in_process import FromTheStart, mean_reward, train
 
 pytestmark = pytest.mark.heavy
@@ -69,7 +70,8 @@ def _ipa_credit(batch, update):
 
 def test_three_steps_of_ipa_compute_what_they_did_before():
     before, state, reports = train(3, rl={"fill_queue": True}, learn={"balance_weight": 0.0})
-    steps = [(mean_reward(r), r.sums["loss"], r.sums["grad_norm"]) for r in reports]
+    figures = [step_metrics(report) for report in reports]
+    steps = [(f["reward"], f["loss"], f["grad_norm"]) for f in figures]
     np.testing.assert_allclose(steps, GOLDEN_STEPS, rtol=TOLERANCE)
     for made in (report.made for report in reports):
         for batch, update in zip(made.batches, made.read_updates(), strict=True):
