@@ -2,7 +2,8 @@
 
 `docs/algorithms.md` has a table of them with their equations. On the command line they are chosen
 by name, --config=configs/quickstart.py:grpo; `python -m ale_jax.configs.document` explains the
-fields.
+fields. All make one update of a step's groups, unless learn.minibatches and learn.epochs say
+otherwise; docs/algorithms.md tells how many the publications make.
 """
 
 from __future__ import annotations
