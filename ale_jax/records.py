@@ -338,6 +338,8 @@ class Batch:
     expert_BTLK: for router replay, as in `Trajectory`, -1 also for padding.
     mask_id_BT, mask_BIw: as in `Turn` and `Trajectory`, of each token the number of one of its
     row's MAX_MASKS sampling masks, FREE outside of sampled chunks.
+    weight_BT: of an episode's chunk tokens, the share that is in this token's trajectory, where an
+    episode has several, its conversations; 1 on padding.
 
     A row of nine tokens, with a trajectory of two chunks whose outcome is 1, and one of one chunk,
     which failed. Their advantages are 1/2 and -1/2:
@@ -369,3 +371,4 @@ class Batch:
     expert_BTLK: NDArray[np.int16] | None = None
     mask_id_BT: NDArray[np.int16] | None = None
     mask_BIw: NDArray[np.int32] | None = None
+    weight_BT: NDArray[np.float32] | None = None

@@ -55,7 +55,7 @@ import numpy as np
 
 from ale_jax.algo.ratio import exp_log_ratio, one_over_count
 from ale_jax.config.algo import AGGREGATIONS, LossHypers
-from ale_jax.records import Batch
+from ale_jax.records import OUTSIDE, Batch
 
 Arrays = Mapping[str, jax.Array]  # of a `Batch`, by name
 
@@ -227,15 +227,15 @@ def imitation(logp_BT: jax.Array, batch: Arrays, num_chunks: int, hp: LossHypers
     """
     imitated_BT = batch["imitate_BT"] != 0.0
     loss_BT = -batch["imitate_BT"] * jnp.where(imitated_BT, logp_BT, 0.0)
-    return _means(loss_BT, imitated_BT, batch["segment_BT"], num_chunks, hp.aggregation).sum()
+    return _means(loss_BT, imitated_BT, batch, num_chunks, hp.aggregation).sum()
 
 
 def observation_mask(chunk_BT: jax.Array, segment_BT: jax.Array) -> jax.Array:
     """Marks the tokens that the environment wrote after the first policy token of the same
     trajectory, bool [B, T].
 
-    The first prompt, prefix turns and padding are not among them. They include what a chat template
-    puts around an observation.
+    The first prompt, prefix turns, replies without credit and padding are not among them. What a
+    chat template puts around an observation is.
 
         >>> chunk_BT, segment_BT = jnp.array([[-1, 0, -1, 1, -1]]), jnp.array([[1, 1, 1, 1, 0]])
         >>> observation_mask(chunk_BT, segment_BT).tolist()
@@ -244,7 +244,7 @@ def observation_mask(chunk_BT: jax.Array, segment_BT: jax.Array) -> jax.Array:
     action_mask_BT = chunk_BT >= 0
     # The trajectory that the policy wrote in last; they are numbered in the order of their row.
     acted_BT = jax.lax.cummax(jnp.where(action_mask_BT, segment_BT, 0), axis=1)
-    return ~action_mask_BT & (segment_BT > 0) & (acted_BT == segment_BT)
+    return (chunk_BT == OUTSIDE) & (segment_BT > 0) & (acted_BT == segment_BT)
 
 
 def observations(
@@ -269,25 +269,33 @@ def observations(
     observed_BT = observation_mask(batch["chunk_BT"], batch["segment_BT"])
     nll_BT = -jnp.where(observed_BT, logp_BT, 0.0)
     sums = {"observation_tokens": observed_BT.sum(), "observation_nll": nll_BT.sum()}
-    means_BT = _means(nll_BT, observed_BT, batch["segment_BT"], num_chunks, hp.aggregation)
+    means_BT = _means(nll_BT, observed_BT, batch, num_chunks, hp.aggregation)
     return means_BT.sum(), sums
 
 
 def _means(
     loss_BT: jax.Array,
     counted_BT: jax.Array,
-    segment_BT: jax.Array,
+    batch: Arrays,
     num_chunks: int,
     aggregation: str,
 ) -> jax.Array:
     """Returns the losses of tokens outside all chunks, times s: 1, or 1 / the number of counted
-    tokens in the trajectory ("trajectory_means") or between two tokens that are not counted
-    ("chunk_means")."""
+    tokens in the trajectory ("trajectory_means", times its weight) or between two tokens that are
+    not counted ("chunk_means")."""
     if aggregation == "trajectory_means":
-        return loss_BT * one_over_count(jnp.where(counted_BT, segment_BT - 1, -1), num_chunks)
+        id_BT = jnp.where(counted_BT, batch["segment_BT"] - 1, -1)
+        return weighted(loss_BT * one_over_count(id_BT, num_chunks), batch)
     if aggregation == "chunk_means":
         return loss_BT * _one_over_run(counted_BT)
     return loss_BT
+
+
+def weighted(mean_BT: jax.Array, batch: Arrays) -> jax.Array:
+    """Returns the shares of tokens in the means of trajectories, times weight_BT: that of the
+    trajectory among those of its episode."""
+    weight_BT = batch.get("weight_BT")
+    return mean_BT if weight_BT is None else mean_BT * weight_BT
 
 
 def _one_over_run(counted_BT: jax.Array) -> jax.Array:
@@ -325,10 +333,16 @@ def sft_loss(
 
 
 def count_loss_denominator(
-    batches: Sequence[Batch], aggregation: str, constant_tokens: int = 0
+    batches: Sequence[Batch],
+    aggregation: str,
+    constant_tokens: int = 0,
+    count_episodes: bool = False,
 ) -> np.float32:
     """Counts the policy tokens, chunks or trajectories in all microbatches of one step; see
     `LossHypers.aggregation`. Only trajectories in which the policy wrote something are counted.
+
+    count_episodes: the conversations of an episode, which have its group and member, are one
+    trajectory together.
 
     At least 1, so that a step without policy tokens has the loss 0 and not nan. With several hosts,
     count over the batches of all of them. Relies on the packer's ids: the chunks of a row are
@@ -347,7 +361,8 @@ def count_loss_denominator(
     elif aggregation in ("chunks", "chunk_means"):
         count = sum(int((b.chunk_BT.max(axis=1) + 1).sum()) for b in batches)
     else:
-        count = sum(_trajectories(b) for b in batches) * (constant_tokens or 1)
+        units = _episodes(batches) if count_episodes else sum(map(_trajectories, batches))
+        count = units * (constant_tokens or 1)
     return np.float32(max(count, 1))
 
 
@@ -356,3 +371,13 @@ def _trajectories(batch: Batch) -> int:
         len(np.unique(segment_T[chunk_T >= 0]))
         for segment_T, chunk_T in zip(batch.segment_BT, batch.chunk_BT, strict=True)
     )
+
+
+def _episodes(batches: Sequence[Batch]) -> int:
+    """Counts the episodes, whose conversations may be in several batches."""
+    found: set[tuple[int, int]] = set()
+    for batch in batches:
+        written_BT = batch.chunk_BT >= 0
+        groups, members = batch.group_BT[written_BT], batch.member_BT[written_BT]
+        found.update(zip(groups.tolist(), members.tolist()))
+    return len(found)

@@ -27,6 +27,7 @@ from ale_jax.algo.losses import (
     divergence,
     imitation,
     observations,
+    weighted,
 )
 from ale_jax.algo.ratio import (
     MAX_LOG_RATIO,
@@ -61,10 +62,10 @@ def policy_loss(
     metrics.
 
     m: `keep_mask`; s: 1, or 1 / tokens of the chunk ("chunk_means") or trajectory
-    ("trajectory_means"); w: `importance_weight`; L: one of `TOKEN_LOSSES`; D: `divergence`; H:
-    entropy; e: entropy_BT of the batch; i: imitate_BT; o: `observation_mask`. Entry t of each _BT
-    array belongs to token t itself. batch: the arrays of a `Batch` by name. num_chunks: the most
-    chunks that a row can have.
+    ("trajectory_means", times weight_BT where the batch has it); w: `importance_weight`; L: one of
+    `TOKEN_LOSSES`; D: `divergence`; H: entropy; e: entropy_BT of the batch; i: imitate_BT; o:
+    `observation_mask`. Entry t of each _BT array belongs to token t itself. batch: the arrays of a
+    `Batch` by name. num_chunks: the most chunks that a row can have.
 
     `loss_denominator` is Z, counted over the whole step (`count_loss_denominator`) with filtered
     tokens included. Therefore neither microbatches nor packing change the result, and filtering a
@@ -121,7 +122,7 @@ def policy_loss(
     loss_BT = jnp.where(keep_BT, loss_BT, 0.0)
     if hp.aggregation in MEANS:
         id_BT = unit_ids(chunk_BT, segment_BT, MEANS[hp.aggregation])
-        loss_BT *= one_over_count(id_BT, num_chunks)
+        loss_BT = weighted(loss_BT * one_over_count(id_BT, num_chunks), batch)
     loss = loss_BT.sum() / loss_denominator + imitated / loss_denominator
     if hp.observation_weight:
         loss += hp.observation_weight * observed / loss_denominator

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from ale_jax.config.credit import CreditHypers
 from ale_jax.config.refusals import REFUSALS
 from ale_jax.config.setting import Settings, section, setting
 
@@ -239,8 +240,7 @@ class LossHypers(Settings):
         'what the sum over tokens is divided by, counted over the whole step: "tokens", "chunks", '
         '"trajectories", or trajectories times `constant_tokens` ("constant", Dr. GRPO). '
         '"chunk_means", "trajectory_means": chunks or trajectories, each of which contributes the '
-        "mean over its tokens. Each conversation of an agent's program "
-        "(`external_agent.branches`) is a trajectory here.",
+        "mean over its tokens. A trajectory is what `credit.trajectory` says.",
         choices=AGGREGATIONS,
     )
     constant_tokens: int = setting(
@@ -358,6 +358,7 @@ class AlgoConfig(Settings):
     advantage: AdvantageHypers = section(AdvantageHypers)
     loss: LossHypers = section(LossHypers)
     mismatch: MismatchHypers = section(MismatchHypers)
+    credit: CreditHypers = section(CreditHypers)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,7 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ale_jax.config.learn import Shape
-from ale_jax.records import FREE, MAX_MASKS, Batch, Trajectory, Turn
+from ale_jax.records import (
+    FREE,
+    MAX_MASKS,
+    OUTSIDE,
+    UNCREDITED,
+    Batch,
+    SideBranch,
+    Trajectory,
+    Turn,
+)
 
 Ids = Sequence[int] | NDArray[np.int32]  # of tokens
 Masks = Mapping[int, bytes]  # of a trajectory, by their number there
@@ -27,12 +36,14 @@ Masks = Mapping[int, bytes]  # of a trajectory, by their number there
 class Sample:
     """A trajectory's turns with their credit.
 
-    The first `num_prefix_turns` turns were not sampled; the others are its C chunks.
+    The first `num_prefix_turns` turns were not sampled; the others are its C chunks, without those
+    whose numbers are `uncredited`, which are context.
     advantage_C: float32, one per chunk.
     reward_C: float32, each chunk's own reward; None: the reward of its turn.
     imitate_P: float32, one per prefix turn, the weight of its tokens in the imitation term; None:
     0.
-    group, member: as in `Batch`. expert_TLK, for all its tokens, and mask_Iw: as in `Trajectory`.
+    group, member, weight: as in `Batch`. expert_TLK, for all its tokens, and mask_Iw: as in
+    `Trajectory`.
 
     Of three turns the first one was given, and the others are chunks with the advantages 1/2 and 1:
 
@@ -51,6 +62,8 @@ class Sample:
     imitate_P: NDArray[np.float32] | None = None
     expert_TLK: NDArray[np.int16] | None = None
     mask_Iw: NDArray[np.int32] | None = None
+    uncredited: frozenset[int] = frozenset()
+    weight: float = 1.0
 
     def __post_init__(self) -> None:
         assert len(self.advantage_C) == self.num_chunks, (self.advantage_C, self.num_chunks)
@@ -61,15 +74,22 @@ class Sample:
         assert self.mask_Iw is not None or all(turn.mask_id is None for turn in self.chunks)
 
     @classmethod
-    def of(cls, trajectory: Trajectory, advantage_C: np.ndarray, **more: Any) -> Sample:
-        """Makes a sample of a trajectory's longest conversation. more: the other fields of the
-        sample."""
+    def of(
+        cls,
+        trajectory: Trajectory,
+        advantage_C: np.ndarray,
+        branch: SideBranch | None = None,
+        **more: Any,
+    ) -> Sample:
+        """Makes a sample of a trajectory's longest conversation, or of another one. more: the other
+        fields of the sample."""
+        conversation = branch or trajectory
         return cls(
-            turns=trajectory.turns,
+            turns=conversation.turns,
             advantage_C=advantage_C,
-            num_prefix_turns=trajectory.num_prefix_turns,
+            num_prefix_turns=conversation.num_prefix_turns,
             member=trajectory.episode.key.member,
-            expert_TLK=trajectory.expert_TLK,
+            expert_TLK=conversation.expert_TLK,
             mask_Iw=trajectory.mask_Iw,
             **more,
         )
@@ -80,11 +100,17 @@ class Sample:
 
     @property
     def num_chunks(self) -> int:
-        return len(self.turns) - self.num_prefix_turns
+        return len(self.turns) - self.num_prefix_turns - len(self.uncredited)
+
+    @property
+    def chunk_turns(self) -> list[int]:
+        """The numbers of the turns that are chunks."""
+        sampled = range(self.num_prefix_turns, len(self.turns))
+        return [number for number in sampled if number not in self.uncredited]
 
     @property
     def chunks(self) -> tuple[Turn, ...]:
-        return self.turns[self.num_prefix_turns :]
+        return tuple(self.turns[number] for number in self.chunk_turns)
 
     @functools.cached_property
     def masks(self) -> Masks:
@@ -262,15 +288,16 @@ def _assign_rows(samples: Sequence[Sample], shape: Shape) -> tuple[list[_Row], l
 
 
 def _empty_batch(shape: Shape, samples: Sequence[Sample]) -> Batch:
-    """Makes a batch of padding; it has arrays of experts and of masks if some sample has."""
+    """Makes a batch of padding; it has arrays of experts, masks and weights if some sample has."""
     BT = shape.microbatch_rows, shape.pack_length
     LK = next((s.expert_TLK.shape[1:] for s in samples if s.expert_TLK is not None), None)
     w = next((s.mask_Iw.shape[1] for s in samples if s.mask_Iw is not None), None)
+    is_weighted = any(s.weight != 1.0 for s in samples)
     return Batch(
         tokens_BT=np.zeros(BT, np.int32),
         segment_BT=np.zeros(BT, np.int32),
         position_BT=np.zeros(BT, np.int32),
-        chunk_BT=np.full(BT, -1, np.int32),
+        chunk_BT=np.full(BT, OUTSIDE, np.int32),
         group_BT=np.full(BT, -1, np.int32),
         member_BT=np.full(BT, -1, np.int32),
         logp_mu_BT=np.zeros(BT, np.float32),
@@ -282,11 +309,12 @@ def _empty_batch(shape: Shape, samples: Sequence[Sample]) -> Batch:
         expert_BTLK=None if LK is None else np.full(BT + LK, -1, np.int16),
         mask_id_BT=None if w is None else np.full(BT, FREE, np.int16),
         mask_BIw=None if w is None else np.zeros((BT[0], MAX_MASKS, w), np.int32),
+        weight_BT=np.ones(BT, np.float32) if is_weighted else None,
     )
 
 
 def _fill_row(batch: Batch, b: int, samples: Sequence[Sample]) -> None:
-    start, chunk = 0, 0
+    start, first_chunk = 0, 0
     for segment, sample in enumerate(samples, start=1):
         end = start + sample.num_tokens
         batch.segment_BT[b, start:end] = segment
@@ -296,25 +324,28 @@ def _fill_row(batch: Batch, b: int, samples: Sequence[Sample]) -> None:
         if sample.expert_TLK is not None:
             assert batch.expert_BTLK is not None, "an empty batch has room for experts"
             batch.expert_BTLK[b, start:end] = sample.expert_TLK
+        if batch.weight_BT is not None:
+            batch.weight_BT[b, start:end] = sample.weight
+        chunk_of = {index: c for c, index in enumerate(sample.chunk_turns)}
         for index, turn in enumerate(sample.turns):
             written = slice(start + len(turn.prompt_ids), start + turn_tokens(turn))
             batch.tokens_BT[b, start : written.start] = turn.prompt_ids
             batch.tokens_BT[b, written] = turn.action_ids
-            if index >= sample.num_prefix_turns:
-                _fill_chunk(batch, b, written, chunk, sample, index)
-                chunk += 1
+            if index in chunk_of:
+                batch.chunk_BT[b, written] = first_chunk + chunk_of[index]
+                _fill_chunk(batch, b, written, sample, chunk_of[index])
+            elif index in sample.uncredited:
+                batch.chunk_BT[b, written] = UNCREDITED
             elif sample.imitate_P is not None:
                 batch.imitate_BT[b, written] = sample.imitate_P[index]
             start = written.stop
+        first_chunk += sample.num_chunks
         assert start == end, (start, end)
 
 
-def _fill_chunk(
-    batch: Batch, b: int, written: slice, chunk: int, sample: Sample, index: int
-) -> None:
-    """Writes the arrays of the sampled chunk of turn `index`, except its tokens."""
-    turn, c = sample.turns[index], index - sample.num_prefix_turns
-    batch.chunk_BT[b, written] = chunk
+def _fill_chunk(batch: Batch, b: int, written: slice, sample: Sample, c: int) -> None:
+    """Writes the arrays of the sample's chunk c, except its id and tokens."""
+    turn = sample.chunks[c]
     batch.logp_mu_BT[b, written] = turn.logp_mu
     batch.logp_old_BT[b, written] = turn.logp_old
     batch.version_BT[b, written] = turn.version

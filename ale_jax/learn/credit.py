@@ -12,9 +12,11 @@ import numpy as np
 
 from ale_jax.algo.advantages import Credit, Rewards, credit_chunks
 from ale_jax.config.algo import AlgoConfig
+from ale_jax.config.credit import EPISODE, EVERY_ACTION, CreditHypers
 from ale_jax.data.packing import Sample
 from ale_jax.data.replay import Group
-from ale_jax.records import SideBranch, Trajectory
+from ale_jax.learn.chunks import Chunk, chunks_of, overlong_penalty
+from ale_jax.records import Trajectory
 from ale_jax.status import STATUS_RULES
 
 
@@ -23,11 +25,11 @@ class RewardTable:
     """What the trajectories of a step earned.
 
     There is one row per member of each group, including invalid ones: N does not depend on any
-    outcome. trajectories: one per row. rewards: arrays of NumPy, described in
+    outcome. trajectories, chunks: one per row. rewards: arrays of NumPy, described in
     `ale_jax.algo.advantages`. Groups are numbered from 0 in the given order, and tags, which are
-    task families, in the order of their first appearance. Chunks are those that were sampled, not
-    prefix turns. The outcome of an invalid trajectory is 0, and so are the unused places of
-    reward_NC, anchor_NC and tokens_NC.
+    task families, in the order of their first appearance. Chunks are as `chunks_of` finds them. The
+    outcome of an invalid trajectory is 0, and so are the unused places of reward_NC, anchor_NC and
+    tokens_NC.
 
     Two groups of two members, of which the first had two chunks and the others one each, and the
     last one was lost; `tag_G` is [0, 0] if both tasks are of one family:
@@ -40,6 +42,7 @@ class RewardTable:
     """
 
     trajectories: tuple[Trajectory, ...]
+    chunks: tuple[tuple[Chunk, ...], ...]
     rewards: Rewards
 
     @property
@@ -50,7 +53,10 @@ class RewardTable:
 
 
 def tabulate_rewards(
-    groups: Sequence[Group], max_chunks: int, anchor_depth: int = 0
+    groups: Sequence[Group],
+    max_chunks: int,
+    anchor_depth: int = 0,
+    hp: CreditHypers = EVERY_ACTION,
 ) -> RewardTable:
     """Tabulates the rewards of all members of the groups, with C = max_chunks and H = anchor_depth.
 
@@ -58,37 +64,38 @@ def tabulate_rewards(
       ValueError: a trajectory has more chunks.
     """
     rows = [(g, t) for g, group in enumerate(groups) for t in group.members]
-    sampled = [t.turns[t.num_prefix_turns :] for _, t in rows]
-    longest = max(map(len, sampled), default=0)
+    chunks = tuple(chunks_of(t, hp) for _, t in rows)
+    longest = max(map(len, chunks), default=0)
     if longest > max_chunks:
         raise ValueError(
             f"a trajectory has {longest} chunks but chunks_per_pack is {max_chunks}: "
             "raise it, or lower the turn limit of the rollouts"
         )
     reward_NC = np.zeros((len(rows), max_chunks), np.float32)
-    for n, turns in enumerate(sampled):
-        reward_NC[n, : len(turns)] = [turn.reward for turn in turns]
+    for n, own in enumerate(chunks):
+        reward_NC[n, : len(own)] = [chunk.reward for chunk in own]
     valid = [STATUS_RULES[t.episode.status].reward_valid for _, t in rows]
-    outcome = [_earned(t) if ok else 0.0 for (_, t), ok in zip(rows, valid)]
+    outcome = [_earned(t, hp) if ok else 0.0 for (_, t), ok in zip(rows, valid)]
     arrays: dict[str, Any] = {
         "reward_NC": reward_NC,
         "outcome_N": np.array(outcome, np.float32),
-        "num_chunks_N": np.array([len(turns) for turns in sampled], np.int32),
+        "num_chunks_N": np.array(list(map(len, chunks)), np.int32),
         "group_N": np.array([g for g, _ in rows], np.int32),
         "tag_N": _number(t.episode.key.task.family for _, t in rows),
         "valid_N": np.array(valid, bool),
-        "anchor_NC": _anchors(rows, max_chunks),
-        "tokens_NC": _token_counts([t for _, t in rows], max_chunks),
-        "anchor_NCH": _recent_anchors(rows, max_chunks, anchor_depth),
+        "anchor_NC": _anchors(rows, chunks, max_chunks),
+        "tokens_NC": _token_counts([t for _, t in rows], chunks, max_chunks),
+        "anchor_NCH": _recent_anchors(rows, chunks, max_chunks, anchor_depth),
     }
-    return RewardTable(tuple(t for _, t in rows), Rewards(**arrays))
+    return RewardTable(tuple(t for _, t in rows), chunks, Rewards(**arrays))
 
 
-def _earned(trajectory: Trajectory) -> float:
+def _earned(trajectory: Trajectory, hp: CreditHypers) -> float:
     """What the sampled chunks earned: the episode's reward without that of its prefix."""
     episode = trajectory.episode
     assert episode.reward is not None, "only a valid trajectory has an outcome"
-    return episode.reward - math.fsum(episode.step_rewards[: episode.key.num_prefix_turns])
+    of_prefix = math.fsum(episode.step_rewards[: episode.key.num_prefix_turns])
+    return episode.reward - of_prefix + overlong_penalty(trajectory, hp)
 
 
 def _number(names: Iterable[str]) -> np.ndarray:
@@ -97,7 +104,9 @@ def _number(names: Iterable[str]) -> np.ndarray:
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int32)
 
 
-def _anchors(rows: Sequence[tuple[int, Trajectory]], max_chunks: int) -> np.ndarray:
+def _anchors(
+    rows: Sequence[tuple[int, Trajectory]], chunks: Sequence[Sequence[Chunk]], max_chunks: int
+) -> np.ndarray:
     """Finds, for each chunk, the first row that was in the same state before it.
 
     The state is the group and everything that the world has shown so far, in order. What the policy
@@ -109,27 +118,33 @@ def _anchors(rows: Sequence[tuple[int, Trajectory]], max_chunks: int) -> np.ndar
     states: dict[tuple[int, int, str], int] = {}
     first_row: dict[int, int] = {}
     for n, (group, trajectory) in enumerate(rows):
-        state = -1
-        for k, turn in enumerate(trajectory.turns):
-            state = states.setdefault((group, state, turn.prompt_text), len(states))
-            if k >= trajectory.num_prefix_turns:
-                anchor_NC[n, k - trajectory.num_prefix_turns] = first_row.setdefault(state, n)
+        before = {}  # the place of a turn -> the state before its reply
+        for b, branch in enumerate(trajectory.branches):
+            state = -1
+            for k, turn in enumerate(branch.turns):
+                state = states.setdefault((group, state, turn.prompt_text), len(states))
+                before[b, k] = state
+        for c, chunk in enumerate(chunks[n]):
+            anchor_NC[n, c] = first_row.setdefault(before[chunk.branch, chunk.turn], n)
     return anchor_NC
 
 
-def _token_counts(trajectories: Sequence[Trajectory], max_chunks: int) -> np.ndarray:
-    """Counts policy tokens by the chunk whose credit they get (`_side_sample`), int32 [N, C]."""
+def _token_counts(
+    trajectories: Sequence[Trajectory], chunks: Sequence[Sequence[Chunk]], max_chunks: int
+) -> np.ndarray:
+    """Counts the tokens of each chunk, int32 [N, C]."""
     tokens_NC = np.zeros((len(trajectories), max_chunks), np.int32)
     for n, trajectory in enumerate(trajectories):
-        end = len(trajectory.turns) - trajectory.num_prefix_turns
-        for branch in trajectory.branches:
-            counts = [len(turn.action_ids) for turn in branch.turns[branch.num_prefix_turns :]]
-            tokens_NC[n, end - len(counts) : end] += np.array(counts, np.int32)
+        turns = [trajectory.branches[chunk.branch].turns[chunk.turn] for chunk in chunks[n]]
+        tokens_NC[n, : len(turns)] = [len(turn.action_ids) for turn in turns]
     return tokens_NC
 
 
 def _recent_anchors(
-    rows: Sequence[tuple[int, Trajectory]], max_chunks: int, depth: int
+    rows: Sequence[tuple[int, Trajectory]],
+    chunks: Sequence[Sequence[Chunk]],
+    max_chunks: int,
+    depth: int,
 ) -> np.ndarray:
     """Finds, for each chunk and k = 1..depth, the first chunk of its group, by its index in N x C,
     before which the last k observations were the same. A chunk before which there were fewer is in
@@ -138,10 +153,10 @@ def _recent_anchors(
     anchor_NCH = np.repeat(own_NC[:, :, None], depth, axis=2)
     first: dict[tuple[object, ...], int] = {}
     for n, (group, trajectory) in enumerate(rows):
-        seen = [turn.prompt_text for turn in trajectory.turns]
-        for c, end in enumerate(range(trajectory.num_prefix_turns + 1, len(seen) + 1)):
+        for c, chunk in enumerate(chunks[n]):
+            turns, end = trajectory.branches[chunk.branch].turns, chunk.turn + 1
             for k in range(1, min(depth, end) + 1):
-                state = (group, *seen[end - k : end])
+                state = (group, *(turn.prompt_text for turn in turns[end - k : end]))
                 anchor_NCH[n, c, k - 1] = first.setdefault(state, own_NC[n, c])
     return anchor_NCH
 
@@ -154,37 +169,48 @@ def credit_table(table: RewardTable, num_groups: int, algo: AlgoConfig) -> Credi
 _credit_chunks = jax.jit(credit_chunks, static_argnums=(1, 2, 3))
 
 
-def credited_samples(table: RewardTable, credit: Credit) -> list[Sample]:
+def credited_samples(table: RewardTable, credit: Credit, algo: AlgoConfig) -> list[Sample]:
     """Returns a sample with its credit for each conversation of each valid trajectory, in row
-    order, ready for packing."""
+    order, ready for packing; none for those in which no reply earns credit."""
     rewards, samples = table.rewards, []
-    for n, trajectory in enumerate(table.trajectories):
-        if rewards.valid_N[n]:
-            chunks = slice(rewards.num_chunks_N[n])
-            longest = Sample.of(
+    for n in np.flatnonzero(rewards.valid_N):
+        trajectory, total = table.trajectories[n], int(np.sum(rewards.tokens_NC[n]))
+        for b, branch in enumerate(trajectory.branches):
+            own_C = np.array([c for c, ch in enumerate(table.chunks[n]) if ch.branch == b], int)
+            sampled = range(branch.num_prefix_turns, len(branch.turns))
+            uncredited = frozenset(sampled) - {table.chunks[n][c].turn for c in own_C}
+            if uncredited and not len(own_C):
+                continue
+            tokens = int(np.sum(rewards.tokens_NC[n, own_C]))
+            sample = Sample.of(
                 trajectory,
-                np.asarray(credit.advantage_NC[n, chunks]),
+                np.asarray(credit.advantage_NC[n, own_C]),
+                branch if b else None,
                 group=int(rewards.group_N[n]),
-                reward_C=np.asarray(credit.reward_NC[n, chunks]),
+                reward_C=_own_rewards(table, credit, int(n), own_C, algo),
+                uncredited=uncredited,
+                weight=tokens / total if tokens and _weighs_once(algo) else 1.0,
             )
-            side = (_side_sample(branch, longest) for branch in trajectory.side_branches)
-            samples += [longest, *side]
+            samples.append(sample)
     return samples
 
 
-def _side_sample(branch: SideBranch, longest: Sample) -> Sample:
-    """Gives each chunk of a side branch the credit of the longest conversation's chunk which is as
-    far from the end, because both lead to the same outcome. This is exact for the estimators that
-    look at nothing but the outcome and this distance."""
-    sampled = branch.turns[branch.num_prefix_turns :]
-    reward_C = np.array([turn.reward for turn in sampled], np.float32)
-    assert longest.reward_C is not None, "the table has the rewards of its chunks"
-    reward_C[-1] = longest.reward_C[-1]
-    return dataclasses.replace(
-        longest,
-        turns=branch.turns,
-        advantage_C=longest.advantage_C[-len(sampled) :],
-        num_prefix_turns=branch.num_prefix_turns,
-        reward_C=reward_C,
-        expert_TLK=branch.expert_TLK,
-    )
+def _weighs_once(algo: AlgoConfig) -> bool:
+    """Whether the conversations of an episode share the weight of one trajectory's mean."""
+    return algo.loss.aggregation == "trajectory_means" and algo.credit.trajectory == EPISODE
+
+
+def _own_rewards(
+    table: RewardTable, credit: Credit, n: int, own_C: np.ndarray, algo: AlgoConfig
+) -> np.ndarray:
+    """The rewards of a conversation's chunks. What others earned after its last one is a part of
+    that one's, discounted, since estimators on tokens see each conversation by itself."""
+    reward_C = np.array(credit.reward_NC[n, own_C])
+    end = int(table.rewards.num_chunks_N[n])
+    if len(own_C) and (last := int(own_C[-1])) + 1 < end:
+        by_chunk = algo.advantage.steps_are_chunks
+        tokens_C = np.asarray(table.rewards.tokens_NC[n, last + 1 : end])
+        steps_C = np.cumsum(np.ones_like(tokens_C) if by_chunk else tokens_C)
+        later_C = np.asarray(credit.reward_NC[n, last + 1 : end])
+        reward_C[-1] += np.sum(algo.gamma**steps_C * later_C)
+    return reward_C

@@ -25,6 +25,7 @@ import numpy as np
 
 from ale_jax.algo.losses import count_loss_denominator
 from ale_jax.config.algo import AlgoConfig
+from ale_jax.config.credit import EPISODE
 from ale_jax.config.critics import CriticsHypers
 from ale_jax.config.learn import LearnConfig, Shape
 from ale_jax.data.packing import Sample, pack_all
@@ -140,8 +141,9 @@ def assemble(
     one's are 0. So `samples` are the first group's, and the loss_denominator is 4. In two
     minibatches, the first group's would have the loss_denominator 2, and the second none.
     """
-    table = tabulate_rewards(groups, shape.chunks_per_pack, algo.advantage.anchor_depth)
-    every = credited_samples(table, credit_table(table, len(groups), algo))
+    depth = algo.advantage.anchor_depth
+    table = tabulate_rewards(groups, shape.chunks_per_pack, depth, algo.credit)
+    every = credited_samples(table, credit_table(table, len(groups), algo), algo)
     all_teach = algo.teaches_without_credit or algo.advantage.of_tokens
     with_gradient = every if all_teach else [s for s in every if np.any(s.advantage_C)]
     batches: list[Batch] = []
@@ -160,8 +162,8 @@ def assemble(
 
 
 def _loss_denominator(batches: Sequence[Batch], algo: AlgoConfig) -> np.float32:
-    loss = algo.loss
-    return count_loss_denominator(batches, loss.aggregation, loss.constant_tokens)
+    loss, by_episode = algo.loss, algo.credit.trajectory == EPISODE
+    return count_loss_denominator(batches, loss.aggregation, loss.constant_tokens, by_episode)
 
 
 class Learner:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ale_jax.algo.ratio import keep_mask
 from ale_jax.config.algo import MismatchHypers
+from ale_jax.learn.credit import RewardTable
 from ale_jax.learn.step import TokenUpdate
 from ale_jax.monitor.trajectories import ChunkTokens, TrajectorySample, TurnSample
 from ale_jax.records import Batch, Trajectory, Turn
@@ -57,47 +58,65 @@ def trajectory_samples(report: StepReport, hp: MismatchHypers) -> Iterator[Traje
         return
     chosen = _contrast(report)
     updates = report.made.read_updates() if chosen else ()
-    for group, trajectory in chosen:
-        learned = _as_learned(report.made.batches, updates, group, trajectory, hp)
+    for written in chosen:
+        learned = _as_learned(report.made.batches, updates, written, hp)
         if learned.is_finite:
-            yield _sample(report.cursor.step, trajectory, learned)
+            yield _sample(report.cursor.step, written, learned)
 
 
-def _chunks(trajectory: Trajectory) -> int:
-    return len(trajectory.turns) - trajectory.num_prefix_turns
+class _Written(NamedTuple):
+    """A trajectory, and what of its longest conversation is trained on. group: its number. own: the
+    numbers of the turns that are chunks."""
+
+    group: int
+    trajectory: Trajectory
+    own: tuple[int, ...]
+
+    @property
+    def chunks(self) -> list[Turn]:
+        return [self.trajectory.turns[number] for number in self.own]
 
 
-def _contrast(report: StepReport) -> list[tuple[int, Trajectory]]:
-    """Alternating successes and failures of the first group that has both, with its number.
+def _with_chunks(table: RewardTable, group: int) -> list[_Written]:
+    """The valid members of a group that have chunks in their longest conversations."""
+    rewards, found = table.rewards, []
+    for n in np.flatnonzero(rewards.valid_N & (rewards.group_N == group)):
+        own = tuple(chunk.turn for chunk in table.chunks[n] if chunk.branch == 0)
+        if own:
+            found.append(_Written(group, table.trajectories[n], own))
+    return found
+
+
+def _contrast(report: StepReport) -> list[_Written]:
+    """Alternating successes and failures of the first group that has both.
 
     Groups are ordered by family, so the search starts at another group each time.
     """
     first = report.cursor.step // EVERY_STEPS % len(report.groups)
-    numbered = list(enumerate(report.groups))
-    for number, group in numbered[first:] + numbered[:first]:
-        written = [t for t in group.valid if _chunks(t)]
-        won = [t for t in written if t.episode.is_solved]
-        lost = [t for t in written if not t.episode.is_solved]
+    numbers = range(len(report.groups))
+    for number in (*numbers[first:], *numbers[:first]):
+        written = _with_chunks(report.made.table, number)
+        won = [each for each in written if each.trajectory.episode.is_solved]
+        lost = [each for each in written if not each.trajectory.episode.is_solved]
         if won and lost:
             in_turn = itertools.chain(*itertools.zip_longest(won, lost))
-            chosen = [(number, t) for t in in_turn if t is not None]
-            return chosen[:MOST_MEMBERS]
+            return [each for each in in_turn if each is not None][:MOST_MEMBERS]
     return []
 
 
 def _as_learned(
     batches: Sequence[Batch],
     updates: Sequence[TokenUpdate],
-    group: int,
-    trajectory: Trajectory,
+    written: _Written,
     hp: MismatchHypers,
 ) -> Learned:
-    """The values of one trajectory's policy tokens, in order. A trajectory whose advantages are all
-    0 was not packed: pi_old is as recorded, and there was neither a filter nor an update."""
-    member = trajectory.episode.key.member
+    """The values of the tokens of one trajectory's chunks, in order. A trajectory whose advantages
+    are all 0 was not packed: pi_old is as recorded, and there was neither a filter nor an update.
+    """
+    group, member = written.group, written.trajectory.episode.key.member
     for batch, update in itertools.zip_longest(batches, updates):
         own_BT = (batch.group_BT == group) & (batch.member_BT == member) & (batch.chunk_BT >= 0)
-        own_BT = _longest_of(own_BT, batch, trajectory)
+        own_BT = _longest_of(own_BT, batch, written)
         if own_BT.any():
             updated = (None, None) if update is None else (x_BT[own_BT] for x_BT in update)
             return Learned(
@@ -106,19 +125,16 @@ def _as_learned(
                 _kept(batch, hp)[own_BT],
                 *updated,
             )
-    old = np.concatenate(
-        [turn.logp_old for turn in trajectory.turns[trajectory.num_prefix_turns :]]
-    )
+    old = np.concatenate([turn.logp_old for turn in written.chunks])
     return Learned(np.zeros_like(old), old, np.ones(old.shape, bool), None, None)
 
 
-def _longest_of(own_BT: np.ndarray, batch: Batch, trajectory: Trajectory) -> np.ndarray:
+def _longest_of(own_BT: np.ndarray, batch: Batch, written: _Written) -> np.ndarray:
     """Of the episode's policy tokens, those of its longest conversation: side branches are packed
     as segments of their own. A segment is never split between rows."""
-    if not trajectory.side_branches:
+    if not written.trajectory.side_branches:
         return own_BT
-    turns = trajectory.turns[trajectory.num_prefix_turns :]
-    wanted = np.concatenate([turn.action_ids for turn in turns])
+    wanted = np.concatenate([turn.action_ids for turn in written.chunks])
     for row, segment in {(b, batch.segment_BT[b, t]) for b, t in np.argwhere(own_BT)}:
         in_row = np.arange(len(own_BT))[:, None] == row
         segment_BT = own_BT & in_row & (batch.segment_BT == segment)
@@ -134,10 +150,12 @@ def _kept(batch: Batch, hp: MismatchHypers) -> np.ndarray:
     return np.asarray(keep_mask(jnp.asarray(gap_BT), chunk_BT, segment_BT, num_chunks, hp))
 
 
-def _sample(step: int, trajectory: Trajectory, learned: Learned) -> TrajectorySample:
-    turns = [_given(turn) for turn in trajectory.turns[: trajectory.num_prefix_turns]]
-    at = 0
-    for turn in trajectory.turns[trajectory.num_prefix_turns :]:
+def _sample(step: int, written: _Written, learned: Learned) -> TrajectorySample:
+    trajectory, turns, at = written.trajectory, [], 0
+    for number, turn in enumerate(trajectory.turns):
+        if number not in written.own:
+            turns.append(_untrained(turn))
+            continue
         own = slice(at, at + len(turn.action_ids))
         turns.append(_turn(turn, learned.part(own)))
         at = own.stop
@@ -177,10 +195,10 @@ def _turn(turn: Turn, learned: Learned) -> TurnSample:
     )
 
 
-def _given(turn: Turn) -> TurnSample:
-    """A turn of an expert's prefix. It is not part of the loss, so it was not trained on."""
+def _untrained(turn: Turn) -> TurnSample:
+    """A turn of an expert's prefix, or a reply without credit, which are not part of the loss."""
     zeros = np.zeros(len(turn.action_ids), np.float32)
-    return _turn(turn, Learned(zeros, zeros, zeros.astype(bool), None, None))
+    return _turn(turn, Learned(zeros, turn.logp_old, zeros.astype(bool), None, None))
 
 
 def _tokens(turn: Turn, learned: Learned) -> ChunkTokens:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ale_jax.algo.advantages import Credit
+from ale_jax.config.algo import AlgoConfig
 from ale_jax.config.learn import Shape
 from ale_jax.data.packing import Sample, pack, pack_all
 from ale_jax.data.replay import Group
@@ -79,6 +80,6 @@ def test_side_branches_have_the_masks_of_their_episode():
     made = dataclasses.replace(made, side_branches=(SideBranch(turns[1:]),), mask_Iw=MASKS)
     table = tabulate_rewards([Group(0, (made,))], max_chunks=4)
     ones = np.ones((1, 4), np.float32)
-    batch, _ = pack(credited_samples(table, Credit(ones, ones)), Shape(1, 4, 2))
+    batch, _ = pack(credited_samples(table, Credit(ones, ones), AlgoConfig()), Shape(1, 4, 2))
     np.testing.assert_array_equal(batch.mask_id_BT, [[FREE, 0, FREE, 1]])
     np.testing.assert_array_equal(batch.mask_BIw[0, :2], MASKS[4:])

@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 
 from ale_jax.algo.advantages import Credit
+from ale_jax.config.algo import AdvantageHypers, AlgoConfig, LossHypers
+from ale_jax.config.credit import CONVERSATION, EPISODE, CreditHypers
 from ale_jax.config.learn import Shape
 from ale_jax.data.packing import pack_all
 from ale_jax.data.replay import Group
 from ale_jax.learn.credit import credited_samples, tabulate_rewards
+from ale_jax.learn.learner import assemble
 from ale_jax.records import SideBranch
 from ale_jax.status import Status
 from tests.data.make_trajectories import make_trajectory, make_turn
@@ -59,34 +62,76 @@ def test_an_outcome_is_what_the_sampled_chunks_earned():
 def test_credit_goes_back_to_the_valid_trajectories():
     table = tabulate_rewards(GROUPS, max_chunks=3)
     advantage_NC = np.arange(12, dtype=np.float32).reshape(4, 3)
-    samples = credited_samples(table, Credit(advantage_NC, -advantage_NC))
+    samples = credited_samples(table, Credit(advantage_NC, -advantage_NC), AlgoConfig())
     assert [s.advantage_C.tolist() for s in samples] == [[0, 1], [3], []]
     assert [s.reward_C.tolist() for s in samples] == [[0, -1], [-3], []]
     assert [(s.group, s.member) for s in samples] == [(0, 0), (0, 1), (1, 1)]
 
 
-def test_a_side_branch_gets_the_credit_of_the_chunks_as_far_from_the_end():
-    first, second, third = turns(0.0, 0.0, 1.0)
-    on_the_side = make_turn([30], [31], reward=1.0)
-    experts, others = (np.full((n, 1, 1), n, np.int16) for n in (6, 4))
-    member = dataclasses.replace(
+def with_a_side_branch():
+    """Four replies in two conversations, which share the first. The second one was on the side."""
+    first, on_the_side, second, third = (
+        dataclasses.replace(make_turn([9], [n] * n, reward=float(n == 4)), number=n - 1)
+        for n in (1, 2, 3, 4)
+    )
+    experts, others = (np.full((n, 1, 1), n, np.int16) for n in (11, 5))
+    return dataclasses.replace(
         make_trajectory(7, 2, (first, second, third)),
         expert_TLK=experts,
         side_branches=(SideBranch((first, on_the_side), num_prefix_turns=1, expert_TLK=others),),
     )
-    assert member.sampled_turns == (first, second, third, on_the_side)
-    table = tabulate_rewards([Group(7, (member,))], max_chunks=4)
-    np.testing.assert_array_equal(table.rewards.tokens_NC, [[1, 1, 2, 0]])
-    advantage_NC = np.array([[1, 2, 3, 99]], np.float32)
-    reward_NC = np.array([[0, 0, 0.5, 99]], np.float32)  # as if a failure's cost had been added
-    longest, side = credited_samples(table, Credit(advantage_NC, reward_NC))
-    assert longest.advantage_C.tolist() == [1, 2, 3]
-    assert side.advantage_C.tolist() == [3] and side.reward_C.tolist() == [0.5]
+
+
+def test_the_chunks_of_all_conversations_are_one_row_in_the_order_of_their_replies():
+    member = with_a_side_branch()
+    table = tabulate_rewards([Group(7, (member,))], max_chunks=5)
+    np.testing.assert_array_equal(table.rewards.tokens_NC, [[1, 2, 3, 4, 0]])
+    np.testing.assert_array_equal(table.rewards.reward_NC, [[0, 0, 0, 1, 0]])
+    np.testing.assert_array_equal(table.rewards.num_chunks_N, [4])
+    advantage_NC = np.array([[1, 2, 3, 4, 99]], np.float32)
+    reward_NC = np.array([[0, 0, 0, 0.5, 99]], np.float32)  # as if a failure's cost had been added
+    longest, side = credited_samples(table, Credit(advantage_NC, reward_NC), AlgoConfig())
+    assert longest.advantage_C.tolist() == [1, 3, 4] and side.advantage_C.tolist() == [2]
+    assert longest.reward_C.tolist() == [0, 0, 0.5]
     assert (side.group, side.member, side.num_prefix_turns) == (0, 2, 1)
-    assert longest.expert_TLK is experts and side.expert_TLK is others
-    (batch,) = pack_all([longest, side], Shape(1, 64, 4))
+    assert longest.expert_TLK is member.expert_TLK and side.expert_TLK.shape[0] == 5
+    (batch,) = pack_all([longest, side], Shape(1, 64, 5))
     ids = [int(i) for turn in member.sampled_turns for i in turn.action_ids]
     assert sorted(batch.tokens_BT[batch.chunk_BT >= 0]) == sorted(ids)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "left"),
+    # After the chunk on the side: two chunks, or 3 + 4 tokens.
+    [("turn_gae", 0.5**2), ("gae", 0.5**7), ("token_return", 0.5**7)],
+)
+def test_a_conversation_on_the_side_ends_with_what_came_of_it_later(estimator, left):
+    algo = AlgoConfig(gamma=0.5, advantage=AdvantageHypers(estimator, mean="batch"))
+    table = tabulate_rewards([Group(7, (with_a_side_branch(),))], max_chunks=4)
+    rewards = np.asarray(table.rewards.reward_NC)
+    longest, side = credited_samples(table, Credit(rewards, rewards), algo)
+    assert longest.reward_C.tolist() == [0, 0, 1] and side.reward_C.tolist() == [left]
+
+
+@pytest.mark.parametrize(
+    ("trajectory", "aggregation", "weights"),
+    [
+        (EPISODE, "trajectory_means", [0.8, 0.2]),  # 8 and 2 of the 10 tokens
+        (CONVERSATION, "trajectory_means", [1, 1]),
+        (EPISODE, "tokens", [1, 1]),
+    ],
+)
+def test_the_conversations_of_an_episode_share_the_weight_of_one(trajectory, aggregation, weights):
+    loss, credit = LossHypers(aggregation=aggregation), CreditHypers(trajectory=trajectory)
+    step = assemble(
+        [Group(7, (with_a_side_branch(), make_trajectory(7, 3, turns(0.0), reward=0.0)))],
+        AlgoConfig(loss=loss, credit=credit),
+        Shape(1, 64, 5),
+    )
+    assert [sample.weight for sample in step.samples] == [*weights, 1]
+    (share,) = step.minibatches
+    counts = {"tokens": 11, "trajectory_means": 3 if trajectory == CONVERSATION else 2}
+    assert share.loss_denominator == counts[aggregation]
 
 
 def test_text_turns_earn_nothing():

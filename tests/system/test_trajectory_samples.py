@@ -10,7 +10,7 @@ from ale_jax.config.algo import MismatchHypers
 from ale_jax.data.replay import Group
 from ale_jax.learn.learner import assemble
 from ale_jax.learn.step import TokenUpdate
-from ale_jax.records import SideBranch
+from ale_jax.records import ReplyKind, SideBranch
 from ale_jax.system.tasks import Cursor
 from ale_jax.system.trajectory_samples import MOST_MEMBERS, trajectory_samples
 from tests.data.make_trajectories import make_trajectory, make_turn
@@ -127,12 +127,26 @@ def test_an_experts_turns_come_first_and_have_no_credit():
 
 def test_side_branches_do_not_mix_with_the_longest_conversation():
     won, lost = MIXED.members
-    # More tokens, in fewer turns: it is packed first.
-    side = SideBranch((make_turn([5, 5], [9] * 12, reward=1.0, version=3),))
-    forked = dataclasses.replace(won, side_branches=(side,))
+    # More tokens, in fewer turns: it is packed first. It was answered before the others.
+    side = SideBranch((make_turn([5, 5], [9] * 12, version=3),))
+    turns = tuple(dataclasses.replace(t, number=n) for n, t in enumerate(won.turns, start=1))
+    forked = dataclasses.replace(won, turns=turns, side_branches=(side,))
     alone, _ = recorded([MIXED])
     with_side, _ = recorded([dataclasses.replace(MIXED, members=(forked, lost))])
     assert with_side == alone
+
+
+def test_a_reply_without_credit_is_shown_untrained_among_the_others():
+    won, lost = MIXED.members
+    cut = dataclasses.replace(make_turn([7], [8, 8], version=3), kind=ReplyKind.CUT)
+    longer = dataclasses.replace(won, turns=(won.turns[0], cut, *won.turns[1:]))
+    (alone, _), (shown, _) = (
+        recorded([dataclasses.replace(MIXED, members=(each, lost))]) for each in (won, longer)
+    )
+    first, idle, second = shown.turns
+    assert (first, second) == alone.turns
+    assert (idle.advantage, idle.credit, idle.masked) == (0.0, None, False)
+    assert idle.each.logp_old == (-0.04, -0.04)  # make_turn's, as recorded
 
 
 def test_not_every_step_nor_a_group_of_equals():

@@ -39,15 +39,19 @@ def trajectory_of(
     mask_Iw: np.ndarray | None = None,
 ) -> Trajectory:
     """Makes the trajectory that is trained on. branches: of the tree, the longest first; [] if the
-    policy never wrote, for a trajectory without turns. In the longest, each turn has the reward of
-    its step, and the last one what is left of the episode's; the others end with all of it.
-    mask_Iw: as in `Trajectory`."""
+    policy never wrote, for a trajectory without turns. In the conversation with the newest reply,
+    each turn has the reward of its step, and the last one what is left of the episode's; the others
+    have no reward. mask_Iw: as in `Trajectory`."""
     if not branches:
         return Trajectory(episode, (), start_version)
-    longest, *side = [_side_branch(branch, episode.reward or 0.0, decode) for branch in branches]
+    made = [_side_branch(branch, decode) for branch in branches]
+    newest = max(range(len(made)), key=lambda number: made[number].turns[-1].number)
+    turns = _rewarded(made[newest].turns, episode)
+    made[newest] = dataclasses.replace(made[newest], turns=turns)
+    longest, *side = made
     return Trajectory(
         episode,
-        _rewarded(longest.turns, episode),
+        longest.turns,
         start_version,
         expert_TLK=longest.expert_TLK,
         num_prefix_turns=longest.num_prefix_turns,
@@ -67,10 +71,9 @@ def _rewarded(turns: tuple[Turn, ...], episode: Episode) -> tuple[Turn, ...]:
     return tuple(dataclasses.replace(turn, reward=r) for turn, r in zip(turns, rewards))
 
 
-def _side_branch(branch: Branch, reward: float, decode: Decode) -> SideBranch:
-    *turns, last = [_turn(call, decode) for call in branch.calls]
-    turns.append(dataclasses.replace(last, reward=reward))
-    return SideBranch(tuple(turns), branch.num_shared, _experts(branch.calls))
+def _side_branch(branch: Branch, decode: Decode) -> SideBranch:
+    turns = tuple(_turn(call, decode) for call in branch.calls)
+    return SideBranch(turns, branch.num_shared, _experts(branch.calls))
 
 
 def _turn(call: Call, decode: Decode) -> Turn:

@@ -84,7 +84,9 @@ def test_every_conversation_is_a_branch_and_every_reply_is_trained_on_once(ledge
     np.testing.assert_array_equal(fork.turns[0].action_ids, longest[0].action_ids)
     said = [turn.action_text.strip() for turn in trajectory.sampled_turns]
     assert said == [each.content for each in (first, second, other, sub)]
-    assert [each.turns[-1].reward for each in (trajectory, alone, fork)] == [1.0] * 3
+    assert [turn.number for turn in trajectory.sampled_turns] == [0, 2, 3, 1]
+    # The outcome is the newest reply's, whichever conversation it is in.
+    assert [turn.reward for turn in trajectory.sampled_turns] == [0.0, 0.0, 1.0, 0.0]
     for branch in (trajectory, alone, fork):
         tokens = sum(len(t.prompt_ids) + len(t.action_ids) for t in branch.turns)
         assert branch.expert_TLK.shape[0] == tokens
