@@ -18,7 +18,7 @@ from ale_jax.sandbox.spec import WORK
 from ale_jax.sandbox.verify.verifier import REMEDY, has_pytest
 from ale_jax.status import Status
 from tests.envs.task_folders import SOLUTION, TASK, write_task
-from tests.runtimes import PROBES
+from tests.runtimes import PROBES, play_on
 
 FREE = {"tests/test_outputs.py": "def test_nothing(): pass"}
 HOPELESS = {"tests/test_outputs.py": "def test_all(): assert False"}
@@ -28,7 +28,12 @@ SHORT = {"task.yaml": TASK.replace("max_test_timeout_sec: 30", "max_test_timeout
 NEVER_JUDGES = {"tests/test_outputs.py": "import os; os._exit(1)"}
 
 
-@pytest.fixture(scope="module", params=PROBES)
+def pytest_generate_tests(metafunc):
+    if "runtime" in metafunc.fixturenames:
+        play_on(metafunc, "runtime", both=True)
+
+
+@pytest.fixture(scope="session")
 def runtime(request):
     if reason := PROBES[request.param](SPEC):
         pytest.skip(f"{request.param}: {reason}")
