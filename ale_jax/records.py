@@ -112,10 +112,8 @@ class ReplyKind(enum.StrEnum):
 
     ACTION = "action"  # it was carried out, or may have been
     CUT = "cut"  # it was cut at a token limit before it was an action, and none was carried out
-    REPLACED = "replaced"  # the agent asked again, or put other words in its place
-    SIDE = (
-        "side"  # to a call without tools, beside those that work on the task, such as for a title
-    )
+    REPLACED = "replaced"  # the agent asked again, or went on with other words in its place
+    SIDE = "side"  # to a call without tools, such as for a title, and read by nobody afterwards
 
 
 @dataclasses.dataclass(frozen=True)

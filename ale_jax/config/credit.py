@@ -8,6 +8,7 @@ from ale_jax.config.setting import Settings, setting
 
 JUDGED, FILTERED, PENALISED = "judged", "filtered", "penalised"
 EPISODE, CONVERSATION = "episode", "conversation"
+REPLACED, SIDE = "replaced", "side"  # as in `records.ReplyKind`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +32,14 @@ class CreditHypers(Settings):
         at_least=-1e6,
         at_most=0.0,
         remedy="a limit must not be rewarded",
+    )
+    uncredited: tuple[str, ...] = setting(
+        (REPLACED, SIDE),
+        "replies to an agent's program that earn no credit, and are context where something "
+        "follows them: those that it replaced before they acted (it asked again, chose another one "
+        "of several, or put other words in its place), and those to calls on the side (without "
+        "tools, in an episode that has some, and read by no later call: a title).",
+        choices=(REPLACED, SIDE),
     )
     trajectory: str = setting(
         EPISODE,

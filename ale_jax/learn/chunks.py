@@ -57,7 +57,7 @@ def _sampled(trajectory: Trajectory) -> list[tuple[int, int]]:
 def _has_credit(turn: Turn, trajectory: Trajectory, hp: CreditHypers) -> bool:
     if hp.overlong == FILTERED and _is_overlong(trajectory):
         return False
-    return turn.kind is ReplyKind.ACTION
+    return turn.kind is not ReplyKind.CUT and turn.kind not in hp.uncredited
 
 
 def _is_overlong(trajectory: Trajectory) -> bool:

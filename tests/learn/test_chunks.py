@@ -91,6 +91,21 @@ def test_chunks_are_in_the_order_of_their_replies_and_not_of_their_conversations
     assert [(chunk.branch, chunk.turn) for chunk in chunks] == [(0, 0), (1, 0), (0, 1)]
 
 
+def test_the_config_says_which_replies_earn_nothing_and_a_cut_one_never_does():
+    made = episode([kind.value for kind in ReplyKind])
+    found = {
+        uncredited: [made.turns[chunk.turn].kind for chunk in chunks_of(made, hp)]
+        for uncredited in ((), ("side",), ("replaced", "side"))
+        if (hp := CreditHypers(uncredited=uncredited))
+    }
+    assert found == {
+        (): ["action", "replaced", "side"],
+        ("side",): ["action", "replaced"],
+        ("replaced", "side"): ["action"],
+    }
+    assert chunks_of(made, CreditHypers()) == chunks_of(made, hp), "the default"
+
+
 LIMITS = [status for status in Status if status.value.endswith("_limit")]
 
 

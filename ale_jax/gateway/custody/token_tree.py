@@ -14,6 +14,7 @@ agent's message differs from what was sampled, the tree forks, and the agent's v
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Protocol
@@ -87,8 +88,10 @@ class Call:
     parent: the call whose reply the agent has continued. messages: those since then. key: of the
     conversation up to the reply; b"" before there is one. sampled: None until the engine has
     answered. stop: as in `ale_jax.engine.request.Sampled`. lost: whether the agent may not have got
-    the answer. is_given: see `GivenTurn`. has_tools: whether it offers tools. kind, number: as in
-    `records.Turn`, once the episode has ended.
+    the answer. is_given: see `GivenTurn`. has_tools: whether it offers tools. retold: the replies
+    among `messages`, as the agent tells them, each with the key of all that comes before. begun,
+    ended: when it was made and answered, in ticks of the tree. kind, number: as in `records.Turn`,
+    once the episode has ended.
     """
 
     parent: Call | None
@@ -103,6 +106,9 @@ class Call:
     is_given: bool = False
     has_double: bool = False
     has_tools: bool = False
+    retold: tuple[tuple[bytes, ChatMessage], ...] = ()
+    begun: int = 0
+    ended: int = 0
     children: int = 0
     kind: ReplyKind = ReplyKind.ACTION
     number: int = 0
@@ -165,6 +171,7 @@ class TokenTree:
         self._lock = threading.Lock()
         self._calls: list[Call] = []  # those that are answered, in the order of their answers
         self._by_key: dict[bytes, list[Call]] = {}
+        self._ticks = itertools.count(1)
         self._roots = 0  # of these calls, those that begin a conversation
         self._lost_last: set[Call] = set()  # calls that were lost since one was begun
         self.counts = TreeCounts()
@@ -200,7 +207,9 @@ class TokenTree:
         new = tuple(messages[known:])
         after = None if parent is None else parent.answer.ids
         prompt_ids = np.asarray(self._render(new, tools, after), np.int32)
-        return Call(parent, new, prompt_ids, keys[-1], has_tools=bool(tools))
+        pairs = zip(keys[known:], messages[known + 1 :])
+        retold = tuple((key, message) for key, message in pairs if message.role == "assistant")
+        return Call(parent, new, prompt_ids, keys[-1], has_tools=bool(tools), retold=retold)
 
     def finish(
         self, call: Call, reply: ChatMessage, sampled: SampledTokens, stop: str = "stop"
@@ -209,6 +218,7 @@ class TokenTree:
         assert call.sampled is None, "a call is answered once"
         with self._lock:
             call.reply, call.sampled, call.stop = reply, sampled, stop
+            call.ended = next(self._ticks)
             (call.key,) = path_keys(call.start, [reply])
             self._calls.append(call)
             same = self._by_key.setdefault(call.key, [])
@@ -313,6 +323,7 @@ class TokenTree:
         return None, 0
 
     def _count(self, call: Call) -> None:
+        call.begun = next(self._ticks)
         self._lost_last.clear()
         if any(message.role == "assistant" for message in call.messages):
             self.counts.edited += 1
