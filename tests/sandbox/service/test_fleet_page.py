@@ -2,11 +2,13 @@
 
 import contextlib
 import dataclasses
+import shutil
 import threading
 
 import pytest
 
 from ale_jax.sandbox.pool.api import Cause, Change, State, Status
+from ale_jax.sandbox.service import operations
 from ale_jax.sandbox.service.access import ServiceSettings
 from benchmarks.sandbox.host_view import kill_machine
 from tests.browser import chromium
@@ -18,6 +20,20 @@ pytestmark = pytest.mark.heavy
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">"
 ROW = "#sandboxes .row"
 SETTINGS = ServiceSettings(port=0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hurried(tmp_path_factory):
+    """The page with a fifth of the pause between two questions."""
+    parts = shutil.copytree(operations.PARTS, tmp_path_factory.mktemp("page") / "parts")
+    script, pause = parts / "service.js", "POLL_MS = 1000;"
+    assert pause in script.read_text()
+    script.write_text(script.read_text().replace(pause, "POLL_MS = 200;"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(operations, "PARTS", parts)
+        operations._page.cache_clear()
+        yield
+    operations._page.cache_clear()
 
 
 @pytest.fixture(scope="module")
