@@ -2,13 +2,15 @@
 
 PYTHON ?= python3
 PIP_OPTIONS ?=
+LOCK ?= requirements.lock
 PYTEST_OPTIONS ?=
 TEST_PROCESSES ?= 2
 VENV = .venv
 RUN = runs/quickstart
 
 PIP = -m pip install --disable-pip-version-check $(PIP_OPTIONS)
-PIP_INSTALL = $(VENV)/bin/python $(PIP)
+# The versions that the CI has run; `make LOCK= install` takes the newest instead.
+PIP_INSTALL = $(VENV)/bin/python $(PIP) $(if $(LOCK),--constraint $(LOCK))
 PYTEST = $(VENV)/bin/python -m pytest --numprocesses=$(TEST_PROCESSES) $(PYTEST_OPTIONS)
 CODE = ale_jax benchmarks configs envs examples launch notebooks tests
 AS_ROOT = $$([ "$$(id -u)" = 0 ] || echo sudo)
@@ -18,7 +20,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-test install-cluster rock gem sandbox runtimes browser quickstart check test test-slow lint types format validate report clean
+.PHONY: help install install-test install-cluster lock rock gem sandbox runtimes browser quickstart check test test-slow lint types format validate report clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -28,6 +30,9 @@ install: $(VENV)/installed  ## install the package and its dependencies into .ve
 install-test: $(VENV)/installed-test  ## the same, with the dependencies of the tests
 
 install-cluster: $(VENV)/installed-cluster  ## the same, with the dependencies of a Ray cluster's node
+
+lock: install-test  ## write the versions in .venv to requirements.lock; LOCK= makes install take the newest
+	$(VENV)/bin/python -m pip freeze --exclude-editable | sed 's/+.*//' > requirements.lock
 
 rock: .venv-rock/installed  ## install ROCK's client, for a test, into a separate environment
 
@@ -87,15 +92,15 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 # Editable, so that only changed requirements need a new installation.
-$(VENV)/installed: setup.py | $(VENV)/bin/python
+$(VENV)/installed: setup.py $(LOCK) | $(VENV)/bin/python
 	$(PIP_INSTALL) --editable .
 	@touch $@
 
-$(VENV)/installed-test: setup.py | $(VENV)/bin/python
+$(VENV)/installed-test: setup.py $(LOCK) | $(VENV)/bin/python
 	$(PIP_INSTALL) --editable '.[test]'
 	@touch $(VENV)/installed $@
 
-$(VENV)/installed-cluster: setup.py | $(VENV)/bin/python
+$(VENV)/installed-cluster: setup.py $(LOCK) | $(VENV)/bin/python
 	$(PIP_INSTALL) --editable '.[cluster]'
 	@touch $(VENV)/installed $@
 
