@@ -40,7 +40,9 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
 
     # Chunks with errors are not masked, because a script can only be repaired after a call has
     # shown how it fails.
-    c.warm_start.update(transcripts_per_family=224, max_steps=400, target_success=0.35)
+    c.warm_start.update(
+        transcripts_per_family=224, rows_per_step=8, max_steps=400, target_success=0.35
+    )
     c.warm_start_optimizer.update(name="muon", learning_rate=5e-3, muon_learning_rate=0.02)
     c.warm_start_optimizer.warmup_steps = 20
 

@@ -23,7 +23,7 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c.rollout.update(workers="threads", actors=1, episodes_per_actor=4, max_reply_tokens=8)
     c.engine.max_sequences = 8
     c.learn.update(microbatch_rows=8, chunks_per_pack=8)
-    c.warm_start.update(transcripts_per_family=8, batches_per_step=1, max_steps=2)
+    c.warm_start.update(transcripts_per_family=8, rows_per_step=8, max_steps=2)
     c.warm_start.update(probe_every=1, probe_tasks=2)
     c.rl.update(steps=2, groups_per_step=2, group_size=2)
     c.eval.update(tasks=2, held_out_tasks=1)

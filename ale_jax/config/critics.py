@@ -74,8 +74,8 @@ class CriticsHypers(Settings):
     )
     minibatches: int = setting(
         1,
-        "number of updates in an epoch, each from about an equal share of the step's rows; fewer "
-        "if the rows fill fewer microbatches, and then warmup_steps last longer.",
+        "number of updates in an epoch, every n-th group of the step to the same one; fewer where "
+        "a share has nothing to learn from, and then warmup_steps last longer.",
         at_least=1,
         at_most=1 << 30,
         remedy="1 is one update per epoch",

@@ -58,15 +58,22 @@ def wrong_value(name: str, given: str, current: Any) -> ValueError:
 def unknown_field(name: str, known: Iterable[str]) -> ValueError:
     """Returns the error for a field that does not exist.
 
-    It suggests the `known` field with the most similar name, or lists all of the same section.
+    It suggests the `known` field of the same section with the most similar name, or whose words
+    have these initials, or lists all of the section.
     """
     known = list(known)
     if fields := [k for k in known if k.startswith(f"{name}.")]:
         return ValueError(f"config.{name} is a section: choose one of {', '.join(fields)}")
-    if near := difflib.get_close_matches(name, known, n=1, cutoff=0.75):
+    section, _, last = name.rpartition(".")
+    own = [k for k in known if k.rpartition(".")[0] == section]
+    # Of two short names every letter counts: "lr" is near to "b2" when their section counts, too.
+    ends = {k.rpartition(".")[2]: k for k in own}
+    meant = [end for end in ends if "".join(word[0] for word in end.split("_")) == last]
+    meant = meant or difflib.get_close_matches(last, ends, n=1, cutoff=0.7)
+    near = [ends[end] for end in meant[:1]]
+    if not own:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+    if near:
         return ValueError(f"config.{name} is unknown: did you mean config.{near[0]}?")
-    section = name.rpartition(".")[0]
-    siblings = [k for k in known if k.rpartition(".")[0] == section] or sorted(
-        {k.partition(".")[0] for k in known}
-    )
+    siblings = own or sorted({k.partition(".")[0] for k in known})
     return ValueError(f"config.{name} is unknown: choose one of {', '.join(siblings)}")

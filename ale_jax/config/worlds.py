@@ -74,7 +74,9 @@ class WarmStartConfig(Settings):
     """
 
     transcripts_per_family: int = setting(256, "demonstrations of each family.", at_least=1)
-    batches_per_step: int = setting(2, "full microbatches per update.", at_least=1)
+    rows_per_step: int = setting(
+        16, "full rows per update, in microbatches of learn.microbatch_rows.", at_least=1
+    )
     max_steps: int = setting(0, "maximum number of updates; 0: no warm start.", at_least=0)
     probe_every: int = setting(
         2,

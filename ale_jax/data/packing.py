@@ -171,12 +171,30 @@ def pack(samples: Sequence[Sample], shape: Shape) -> tuple[Batch, list[Sample]]:
          0  1  2  3  4  5  0  1  0
         -1 -1  0  0 -1  1 -1  2 -1
     """
-    rows, leftover = _assign_rows(samples, shape)
-    batch = _empty_batch(shape, samples)
-    for b, row in enumerate(rows):
-        _fill_row(batch, b, row.samples)
-        _fill_masks(batch, b, row)
+    (batch,), leftover = pack_rows(samples, shape.microbatch_rows, shape)
     return batch, leftover
+
+
+def pack_rows(
+    samples: Sequence[Sample], count: int, shape: Shape
+) -> tuple[list[Batch], list[Sample]]:
+    """Fills `count` rows as `pack` does, in as many batches as they take. Returns them and the
+    samples left over. Which samples are taken does not depend on the rows of a batch.
+
+    >>> samples = [demonstration([([5], [3, 1])])] * 4
+    >>> batches, leftover = pack_rows(samples, 3, Shape(2, 3, 1))
+    >>> [(batch.segment_BT > 0).any(axis=1).tolist() for batch in batches], len(leftover)
+    ([[True, True], [True, False]], 1)
+    """
+    rows, leftover = _assign_rows(samples, dataclasses.replace(shape, microbatch_rows=count))
+    batches = []
+    for first in range(0, count, shape.microbatch_rows):
+        batch = _empty_batch(shape, samples)
+        for b, row in enumerate(rows[first : first + shape.microbatch_rows]):
+            _fill_row(batch, b, row.samples)
+            _fill_masks(batch, b, row)
+        batches.append(batch)
+    return batches, leftover
 
 
 def pack_all(samples: Sequence[Sample], shape: Shape) -> list[Batch]:

@@ -149,9 +149,11 @@ def learn_values(
     of_critics: list[list[Mapping[str, jax.Array]]] = []
     return_BT = returns(batches, algo.gamma, by_chunk)
     for number in range(hp.count):
-        own = value_batches(batches, return_BT, number, hp.count, by_chunk)
+        own = [
+            (critic_of(b.member_BT, hp.count) == number) & time_steps(b, by_chunk) for b in batches
+        ]
         of_critics.append([])
-        for some in _minibatches(own, hp.minibatches) * hp.epochs:
+        for some in _minibatches(batches, return_BT, own, hp.minibatches) * hp.epochs:
             tokens = int(sum(batch.own_BT.sum() for batch in some))
             of_critics[number].append(update(some, number=number, tokens=tokens))
     # A critic that has no episode makes no update.
@@ -168,16 +170,25 @@ def learn_values(
     }
 
 
-def value_batches(
+def _minibatches(
     batches: Sequence[Batch],
     returns: Sequence[np.ndarray],
-    number: int,
+    own: Sequence[np.ndarray],
     count: int,
-    by_chunk: bool = False,
+) -> list[list[ValueBatch]]:
+    """Divides what a critic learns from among at most `count` updates, every n-th group to the same
+    one. A share without an episode is left out. own: the time steps that it learns from."""
+    shares = [
+        [own_BT & (b.group_BT % count == k) for b, own_BT in zip(batches, own, strict=True)]
+        for k in range(count)
+    ]
+    return list(filter(None, (value_batches(batches, returns, share) for share in shares)))
+
+
+def value_batches(
+    batches: Sequence[Batch], returns: Sequence[np.ndarray], own: Sequence[np.ndarray]
 ) -> list[ValueBatch]:
-    """Returns the trajectories from which critic `number` of `count` learns, in as few batches as
-    they fill. by_chunk: see `ale_jax.learn.token_credit`."""
-    own = [(critic_of(b.member_BT, count) == number) & time_steps(b, by_chunk) for b in batches]
+    """Returns the trajectories that have time steps in `own`, in as few batches as they fill."""
     chosen = select_segments([b.segment_BT for b in batches], own)
     if not chosen.moves:
         return []
@@ -189,16 +200,6 @@ def value_batches(
         chosen.take(own),
     )
     return [ValueBatch(*each) for each in zip(*columns, strict=True)]
-
-
-def _minibatches(batches: list[ValueBatch], count: int) -> list[list[ValueBatch]]:
-    """Divides the batches into at most `count` lists of about equal length.
-
-    Trajectories are packed by length (`select_segments`), so neighbours, which go to different
-    lists, are about equally long, and each list has long and short ones. There is no list without
-    batches, as of a critic that has no episode.
-    """
-    return [batches[k::count] for k in range(min(count, len(batches)))]
 
 
 def abstract_critics(

@@ -173,11 +173,12 @@ def _check_batch(config: RunConfig) -> None:
             f"learn.chunks_per_pack {learn.chunks_per_pack} must be at least agent.turns "
             f"{config.agent.turns}: each turn is a chunk"
         )
-    if learn.minibatches > rl.groups_per_step:
-        raise ValueError(
-            f"learn.minibatches {learn.minibatches} must be at most rl.groups_per_step "
-            f"{rl.groups_per_step}: a minibatch has at least one group"
-        )
+    for section, count in (("learn", learn.minibatches), ("critics", config.critics.minibatches)):
+        if count > rl.groups_per_step:
+            raise ValueError(
+                f"{section}.minibatches {count} must be at most rl.groups_per_step "
+                f"{rl.groups_per_step}: a minibatch has at least one group"
+            )
     advantage = config.algo.advantage
     if rl.group_size == 1 and advantage.compares_a_group and advantage.units == "trajectories":
         raise ValueError(

@@ -38,7 +38,7 @@ from ale_jax.system.run_logger import RunLogger
 from ale_jax.system.stopping import StopSignals
 from ale_jax.system.tasks import Cursor, train_task
 from ale_jax.system.trainer import STATE, Trainer, TrainerFiles
-from ale_jax.system.warm_start import full_batches, warm_start
+from ale_jax.system.warm_start import full_rows, warm_start
 from ale_jax.system.workdir import Workdir
 
 
@@ -182,7 +182,7 @@ def begin_anew(setting: Setting, checkpoints: Checkpoints, logger: RunLogger) ->
         probed = pack_all([tokenize(each, tokenizer) for each in probe], shape)
         warm_start(
             trainer,
-            stop.checked(full_batches(samples, shape)),
+            stop.checked(full_rows(samples, warm.rows_per_step, shape)),
             lambda: trainer.probability(probed) / len(probe),
             warm,
             logger.warm_start_step,

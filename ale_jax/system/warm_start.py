@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -15,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ale_jax.algo.losses import count_loss_denominator, sft_loss
 from ale_jax.config.learn import Shape
 from ale_jax.config.worlds import WarmStartConfig
-from ale_jax.data.packing import Sample, pack
+from ale_jax.data.packing import Sample, pack_rows
 from ale_jax.learn.finite import SkippedUpdates
 from ale_jax.learn.rows import to_device
 from ale_jax.learn.step import (
@@ -44,13 +43,14 @@ class Supervised(Protocol):
 
 def warm_start(
     trainer: Supervised,
-    batches: Iterator[Batch],
+    updates: Iterator[Sequence[Batch]],
     probe: Callable[[], float],
     config: WarmStartConfig,
     log: Callable[[int, dict[str, float]], None],
     max_skipped: int,
 ) -> None:
-    """Trains on `batches`, which never end, until `probe` is `target_success`.
+    """Trains until `probe` is `target_success`. updates: the batches of each update; they never
+    end.
 
     probe: an estimate of success that needs no episode, the mean probability of oracles'
     transcripts. This probability, the product over the policy tokens, is the chance that the
@@ -62,9 +62,9 @@ def warm_start(
     """
     skipped, unread = SkippedUpdates(max_skipped, REMEDY), []
     for step in range(1, config.max_steps + 1):
-        batch = list(itertools.islice(batches, config.batches_per_step))
-        tokens = float(count_loss_denominator(batch, "tokens"))
-        sums = trainer.supervise(batch, loss_denominator=tokens)
+        batches = next(updates)
+        tokens = float(count_loss_denominator(batches, "tokens"))
+        sums = trainer.supervise(batches, loss_denominator=tokens)
         unread.append(sums)
         if step % config.probe_every and step < config.max_steps:
             continue
@@ -93,16 +93,16 @@ def make_supervised_step(model: ModelSpec, optimizer: optax.GradientTransformati
     return make_train_step(model, optimizer, loss_fn)
 
 
-def full_batches(samples: Iterator[Sample], shape: Shape) -> Iterator[Batch]:
-    """Batches of `samples`, which never end. Samples that do not fit wait for a later batch; never
-    more than twice a batch's tokens are waiting."""
+def full_rows(samples: Iterator[Sample], rows: int, shape: Shape) -> Iterator[list[Batch]]:
+    """Yields the batches of each update, `rows` rows of `samples`, which never end. Samples that do
+    not fit wait for a later update; never more than twice an update's tokens are waiting."""
     waiting: list[Sample] = []
     for sample in samples:
         waiting.append(sample)
-        # With twice what fits to choose from, little of the batch stays empty.
-        if sum(s.num_tokens for s in waiting) >= 2 * shape.microbatch_rows * shape.pack_length:
-            batch, waiting = pack(waiting, shape)
-            yield batch
+        # With twice what fits to choose from, little of the rows stays empty.
+        if sum(s.num_tokens for s in waiting) >= 2 * rows * shape.pack_length:
+            batches, waiting = pack_rows(waiting, rows, shape)
+            yield batches
 
 
 def make_probability(model: ModelSpec, shape: Shape) -> Callable[[Params, Batch], float]:

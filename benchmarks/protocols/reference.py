@@ -104,19 +104,13 @@ class Reference:
         protocol = self._protocol
         advantages = self._advantages(batch)
         returns = [np.where(one.written_T, one.reward, 0.0) for one in batch]  # gamma is 1
-        for _, number in _every(protocol):
-            share = [n for n, one in enumerate(batch) if one.group % protocol.minibatches == number]
+        for share in _shares(batch, protocol):
             size = sum(1 if protocol.by_sequence else batch[n].written_T.sum() for n in share)
             found = [
                 self._policy_gradient(self.policy, *_of(batch[n]), advantages[n]) for n in share
             ]
             self.policy = self._adam.update(self.policy, _sum(found, size))
-        # The critic's shares have long and short trajectories alike, and the policy's order among
-        # those of one length.
-        by_share = sorted(range(len(batch)), key=lambda n: batch[n].group % protocol.minibatches)
-        by_length = sorted(by_share, key=lambda n: -len(batch[n].ids_T))
-        for _, number in _every(protocol) if protocol.critic else ():
-            share = by_length[number :: protocol.minibatches]
+        for share in _shares(batch, protocol) if protocol.critic else ():
             size = sum(batch[n].written_T.sum() for n in share)
             found = [
                 self._value_gradient(self.critic, *_of(batch[n])[:2], returns[n]) for n in share
@@ -183,10 +177,11 @@ class Reference:
         return (error_T**2).sum()
 
 
-def _every(protocol: Protocol) -> Iterator[tuple[int, int]]:
-    for epoch in range(protocol.epochs):
-        for number in range(protocol.minibatches):
-            yield epoch, number
+def _shares(batch: Sequence[Played], protocol: Protocol) -> Iterator[list[int]]:
+    """Yields the numbers of the trajectories of each update."""
+    for _ in range(protocol.epochs):
+        for share in range(protocol.minibatches):
+            yield [n for n, one in enumerate(batch) if one.group % protocol.minibatches == share]
 
 
 def _of(one: Played) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -32,7 +32,9 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c.eval.tasks = 240
     c.checkpoint.every = 30
 
-    c.warm_start.update(transcripts_per_family=192, max_steps=300, target_success=0.3)
+    c.warm_start.update(
+        transcripts_per_family=192, rows_per_step=8, max_steps=300, target_success=0.3
+    )
     c.warm_start_optimizer.update(name="muon", learning_rate=5e-3, muon_learning_rate=0.02)
     c.warm_start_optimizer.warmup_steps = 20
 

@@ -21,6 +21,8 @@ def test_every_field_is_reached_by_its_dotted_name():
     "name, value, answer",
     [
         ("rl.alhpa", 1.0, "config.rl.alhpa is unknown: did you mean config.rl.alpha?"),
+        ("rl_optimizer.lr", 1.0, "did you mean config.rl_optimizer.learning_rate?"),
+        ("algo.loss.lr", 1.0, "choose one of algo.loss.kind, algo.loss.level"),
         ("rll", {"alpha": 1.0}, "config.rll is unknown: did you mean config.rl?"),
         ("rl.zzzzzzzz", 1, "choose one of rl.steps, rl.groups_per_step"),
         ("rl.steps", "ten", "config.rl.steps is 'ten' (str): expected int"),

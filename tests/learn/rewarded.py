@@ -1,5 +1,7 @@
 """Groups of conversations with rewards, as a step of reinforcement would have them."""
 
+import dataclasses
+
 import numpy as np
 
 from ale_jax.config.learn import Shape
@@ -38,5 +40,5 @@ def rewarded_samples(groups: int = 4, members: int = 4, seed: int = 0) -> list[S
     ]
 
 
-def rewarded_batches(**sizes: int) -> list[Batch]:
-    return pack_all(rewarded_samples(**sizes), SHAPE)
+def rewarded_batches(rows: int = SHAPE.microbatch_rows, **sizes: int) -> list[Batch]:
+    return pack_all(rewarded_samples(**sizes), dataclasses.replace(SHAPE, microbatch_rows=rows))

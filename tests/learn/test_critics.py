@@ -172,18 +172,38 @@ def test_a_critic_learns_from_its_own_members_alone():
 
 def test_epochs_and_minibatches_divide_the_batches_of_a_step():
     batches = rewarded_batches(groups=14)
-    own = value_batches(batches, returns(batches, GAMMA), number=0, count=1)
-    assert len(own) == 3
+    shares = [
+        value_batches(
+            batches,
+            returns(batches, GAMMA),
+            [(b.chunk_BT >= 0) & (b.group_BT % 2 == share) for b in batches],
+        )
+        for share in (0, 1)
+    ]
     hp = dataclasses.replace(MINI, count=1, epochs=2, minibatches=2)
     divided, by_hand = _critics(hp), _critics(hp)
     found, sums = learn(divided, batches)["critic_loss"], []
-    for some in [[own[0], own[2]], [own[1]]] * 2:
+    for some in shares * 2:
         sums.append(by_hand.update(some, 0, sum(int(b.own_BT.sum()) for b in some)))
     assert found == pytest.approx(sum(s["squares"] for s in sums) / sum(s["tokens"] for s in sums))
     jax.tree.map(np.testing.assert_array_equal, divided.state[0].params, by_hand.state[0].params)
     assert int(divided.state[0].step) == 4
-    learn(divided, rewarded_batches())  # one batch, which cannot be divided
+    learn(divided, rewarded_batches(groups=1))  # which cannot be divided
     assert int(divided.state[0].step) == 6
+
+
+def test_the_rows_of_a_microbatch_change_no_update():
+    hp = dataclasses.replace(MINI, count=1, minibatches=2)
+    (few, many), steps = (_critics(hp), _critics(hp)), []
+    for critics, rows in ((few, 8), (many, 16)):
+        batches = rewarded_batches(groups=14, rows=rows)
+        steps.append(len(batches))
+        learn(critics, batches)
+    assert steps[0] > steps[1]
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6),
+        *(critics.state[0].params for critics in (few, many)),
+    )
 
 
 def test_the_policy_waits_for_all_updates_of_the_critics_first_steps():

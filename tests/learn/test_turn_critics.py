@@ -37,7 +37,15 @@ def test_returns_are_discounted_once_per_chunk():
 def test_critics_learn_at_the_first_tokens_of_chunks_alone():
     batches = rewarded_batches()
     return_BT = returns(batches, GAMMA, by_chunk=True)
-    every = [value_batches(batches, return_BT, number, 2, by_chunk=True) for number in (0, 1)]
+    starts = [time_steps(batch, by_chunk=True) for batch in batches]
+    every = [
+        value_batches(
+            batches,
+            return_BT,
+            [s_BT & (b.member_BT % 2 == number) for s_BT, b in zip(starts, batches, strict=True)],
+        )
+        for number in (0, 1)
+    ]
     own = sum(int(v.own_BT.sum()) for values in every for v in values)
     assert own == sum(len(np.unique(row[row >= 0])) for b in batches for row in b.chunk_BT)
     critics = _critics()

@@ -1,5 +1,6 @@
 """The warm start: what it is fed, and the number that stops it."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -16,7 +17,7 @@ from ale_jax.learn.finite import BROKEN, SKIPPED
 from ale_jax.learn.step import ModelSpec
 from ale_jax.model.params import init_params
 from ale_jax.model.sharding import make_mesh
-from ale_jax.system.warm_start import full_batches, make_probability, warm_start
+from ale_jax.system.warm_start import full_rows, make_probability, warm_start
 from tests.model.alone import logp_after
 from tests.model.shapes import MOE
 
@@ -56,7 +57,8 @@ def test_batches_are_full_and_no_sample_is_forgotten():
     samples = _samples(50)
     seen = np.zeros(50, int)
     first_ids = {tuple(s.turns[0].prompt_ids): i for i, s in enumerate(samples)}
-    for batch in itertools.islice(full_batches(mix([samples], (1,), seed=1), SHAPE), 40):
+    updates = full_rows(mix([samples], (1,), seed=1), SHAPE.microbatch_rows, SHAPE)
+    for (batch,) in itertools.islice(updates, 40):
         assert (batch.segment_BT > 0).mean() > 0.85
         for b, t in zip(*np.nonzero((batch.position_BT == 0) & (batch.segment_BT > 0))):
             prompt = batch.tokens_BT[b, t : t + 4]
@@ -68,10 +70,24 @@ def test_batches_are_full_and_no_sample_is_forgotten():
     )
 
 
+def rows_of(seed, shape):
+    """The rows of five updates of eight rows each."""
+    updates = itertools.islice(full_rows(mix([_samples(50)], (1,), seed), 8, shape), 5)
+    return np.concatenate([batch.tokens_BT for batches in updates for batch in batches])
+
+
+def test_the_rows_of_a_microbatch_change_no_update():
+    halves = dataclasses.replace(SHAPE, microbatch_rows=4)
+    np.testing.assert_array_equal(rows_of(1, SHAPE), rows_of(1, halves))
+    batches = next(
+        full_rows(mix([_samples(50)], (1,), 1), 8, dataclasses.replace(SHAPE, microbatch_rows=5))
+    )
+    assert [(b.segment_BT > 0).any(axis=1).sum() for b in batches] == [5, 3]
+
+
 def test_the_order_is_the_seeds():
     def tokens(seed):
-        batches = itertools.islice(full_batches(mix([_samples(50)], (1,), seed), SHAPE), 5)
-        return np.stack([batch.tokens_BT for batch in batches])
+        return rows_of(seed, SHAPE)
 
     np.testing.assert_array_equal(tokens(1), tokens(1))
     assert (tokens(1) != tokens(2)).any()
@@ -89,9 +105,9 @@ class Counting:
 
 
 def test_it_ends_at_the_probe_that_reaches_the_target():
-    config = WarmStartConfig(max_steps=9, probe_every=2, batches_per_step=3, target_success=0.5)
+    config = WarmStartConfig(max_steps=9, probe_every=2, target_success=0.5)
     samples, probes = _samples(3), iter([0.2, 0.5, 0.9])
-    trainer, logged, batches = Counting(), [], itertools.repeat(pack_all(samples, SHAPE)[0])
+    trainer, logged, batches = Counting(), [], itertools.repeat(pack_all(samples, SHAPE) * 3)
     warm_start(trainer, batches, lambda: next(probes), config, lambda *x: logged.append(x), 3)
     tokens = 3 * sum(len(turn.action_ids) for sample in samples for turn in sample.turns)
     assert trainer.told == [(3, tokens)] * 4
@@ -109,8 +125,8 @@ class Skipping:
 
 
 def test_updates_after_the_last_probe_are_looked_at_and_logged_before_they_end_the_run():
-    config = WarmStartConfig(max_steps=3, probe_every=4, batches_per_step=1, target_success=0.35)
-    batches, logged = iter(pack_all(_samples(3), SHAPE) * 3), []
+    config = WarmStartConfig(max_steps=3, probe_every=4, target_success=0.35)
+    batches, logged = itertools.repeat(pack_all(_samples(3), SHAPE)), []
     with pytest.raises(RunFailed, match=r"step 3: 3 updates in a row .* warm_start_optimizer"):
         warm_start(Skipping(), batches, lambda: 0.0, config, lambda *x: logged.append(x), 3)
     ((step, figures),) = logged
