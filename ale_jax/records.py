@@ -262,6 +262,19 @@ class SideBranch:
 
 
 @dataclasses.dataclass(frozen=True)
+class CallCounts:
+    """What an episode's agents did to their conversations. forks: calls that do not continue the
+    newest reply of theirs. edited: of these, those after a reply that the agent has changed. lost:
+    replies that the agent may not have got. left_out: sampled tokens that are in no conversation
+    which was chosen to be trained on."""
+
+    forks: int = 0
+    edited: int = 0
+    lost: int = 0
+    left_out: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
 class Trajectory:
     """An episode joined with its tokens. `turns` are its longest conversation.
 
@@ -276,6 +289,7 @@ class Trajectory:
     mask_Iw: the distinct sampling masks that replies of all conversations were held to, at most
     MAX_MASKS, as int32 bit fields: bit v % 32 of word v // 32 says whether token v was allowed.
     None if no reply was held to a schema.
+    calls: counted while the episode was played.
 
     Of two turns, which read 2 and 1 tokens and wrote 2 and 1, `num_tokens` is 6. Without a prefix,
     `num_policy_tokens` is 3; with the first turn as the prefix it is 1.
@@ -289,6 +303,7 @@ class Trajectory:
     rejected: tuple[Status, ...] = ()
     side_branches: tuple[SideBranch, ...] = ()
     mask_Iw: NDArray[np.int32] | None = None
+    calls: CallCounts = CallCounts()
 
     @property
     def num_tokens(self) -> int:

@@ -24,6 +24,7 @@ from ale_jax.files import parse_json
 from ale_jax.records import (
     FORCED,
     MAX_MASKS,
+    CallCounts,
     Episode,
     EpisodeKey,
     ReplyKind,
@@ -70,6 +71,7 @@ def encode_frame(trajectory: Trajectory) -> bytes | None:
         "episode": dataclasses.asdict(trajectory.episode),
         "start_version": trajectory.start_version,
         "rejected": list(trajectory.rejected),
+        "calls": dataclasses.asdict(trajectory.calls),
         "branches": list(map(_branch_fields, branches)),
         "has_masks": trajectory.mask_Iw is not None,
         "arrays": [[array.dtype.str, array.shape] for array in arrays],
@@ -153,6 +155,7 @@ def _decode(body: bytes) -> Trajectory:
         episode=episode_of(fields["episode"]),
         start_version=int(fields["start_version"]),
         rejected=tuple(map(Status, fields["rejected"])),
+        calls=_calls(fields.get("calls", {})),
         side_branches=tuple(SideBranch(**each) for each in side),
         mask_Iw=next(arrays, None),
         **whole,
@@ -246,6 +249,11 @@ def _check_masks(trajectory: Trajectory) -> None:
         _require(bool(((word >= 0) & (word < mask_Iw.shape[1])).all()), "tokens", word)
         allowed = mask_Iw[mask_id[masked], word] >> bit & 1
         _require(bool(allowed.all()), "tokens that were allowed", allowed)
+
+
+def _calls(fields: Mapping[str, Any]) -> CallCounts:
+    _require(all(type(count) is int for count in fields.values()), "counts of calls", fields)
+    return CallCounts(**fields)
 
 
 def episode_of(fields: Mapping[str, Any]) -> Episode:

@@ -63,6 +63,7 @@ def render(run: RunFiles) -> str:
             trained_rows=sections.family_rows(run, held_out=False),
             held_out_rows=sections.family_rows(run, held_out=True),
             staleness=sections.staleness_bars(run),
+            truncations=sections.truncations(run),
             time_splits=sections.time_splits(run),
             compile_seconds=sections.compile_seconds(run),
             small_charts=sections.small_charts(run),

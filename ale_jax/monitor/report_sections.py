@@ -32,6 +32,7 @@ from ale_jax.monitor.metrics import STALENESS_COUNTS
 from ale_jax.monitor.run_files import RunFiles
 
 SFT, RL = "sft", "rl"
+TRUNCATED = "truncated"  # the metric of all limits, and the beginning of those of each
 MAX_EVENTS = 300
 MAX_DROPPED = 50
 MAX_AGES = 64
@@ -43,6 +44,7 @@ SMALL_CHARTS = (
     ("reward", RL, "Reward", "mean of the batch's episodes"),
     ("loss", RL, "Policy loss", "in reinforcement learning"),
     ("tokens_per_second", RL, "Tokens per second", "written by the policy"),
+    ("truncated", RL, "Truncated episodes", "share that a limit of turns, time or tokens ended"),
     ("staleness_mean", RL, "Staleness", "mean age at use, in versions of the weights"),
     ("entropy", RL, "Entropy", "nats per token; near 0, exploration has stopped"),
     ("ratio_mean", RL, "Importance ratio", "mean over chunks; 1 is on-policy"),
@@ -223,6 +225,17 @@ def staleness_bars(run: RunFiles) -> list[Bar]:
     if ages[0] >= 0 and ages[-1] < MAX_AGES:
         ages = range(ages[-1] + 1)
     return _bars({str(age): counts[age] for age in ages})
+
+
+def truncations(run: RunFiles) -> dict[str, float]:
+    """Returns by limit, the most frequent first, the share of the episodes trained on that it has
+    ended: the mean over steps, in percent. Limits that ended none are left out."""
+    totals: collections.Counter[str] = collections.Counter()
+    steps = [line for line in run.phase(RL) if line.get(TRUNCATED) is not None]
+    for line in steps:
+        limits = (name for name in line if name.startswith(f"{TRUNCATED}/"))
+        totals.update({name.partition("/")[2]: line[name] or 0.0 for name in limits})
+    return {limit: 100 * total / len(steps) for limit, total in totals.most_common()}
 
 
 def time_splits(run: RunFiles) -> list[TimeSplit]:

@@ -34,6 +34,7 @@ from ale_jax.monitor.events import (
     EVENTS_FILE,
     GROUP_DROPPED,
     GROUP_REOPENED,
+    HISTORY_REWRITTEN,
     NOTHING_TRAINED,
     EventLog,
     dropped_groups,
@@ -46,6 +47,7 @@ from ale_jax.monitor.trajectories import TrajectoryWriter
 from ale_jax.records import Task
 from ale_jax.status import Status
 from ale_jax.system.compilation import Compilations
+from ale_jax.system.reply_metrics import BRANCHING
 from ale_jax.system.rollouts.workers import RolloutWorkers
 from ale_jax.system.step_metrics import StepReport, step_metrics, step_schedule
 from ale_jax.system.tasks import Cursor
@@ -54,8 +56,9 @@ from ale_jax.system.trajectory_samples import trajectory_samples
 # Events that are shown in the terminal, too: what makes a run slower, or its results smaller.
 SHOWN = (
     *(ACTOR_LOST, "thread_stuck", "actors_unplaced", "episodes_paused", "episodes_resumed"),
-    *(GROUP_DROPPED, NOTHING_TRAINED, "stalled", "checkpoint_failed"),
+    *(GROUP_DROPPED, HISTORY_REWRITTEN, NOTHING_TRAINED, "stalled", "checkpoint_failed"),
 )
+MOSTLY = 0.5  # of an agent's replies: this is how it works, and no branch now and then
 NONE_BACK = "none came back"
 SANDBOX_FAILURES = (Status.SANDBOX_START_FAILED.value, Status.SANDBOX_LOST.value)
 
@@ -89,6 +92,7 @@ class RunLogger:
         self._workdir, self._clock = workdir, clock
         self._sampled_tokens = 0
         self._looked = clock()
+        self._has_warned = False
 
     def __enter__(self) -> RunLogger:
         return self
@@ -158,6 +162,7 @@ class RunLogger:
                 f"more than {logp_diff_limit:g}"
             )
             self.events.record("train_rollout_logp_diff", detail, step=report.cursor.step)
+        self._note_branching(values[BRANCHING], report.cursor.step)
         counts = workers.counts
         self.progress.update(
             report.cursor.step,
@@ -173,6 +178,20 @@ class RunLogger:
             sandboxes_restarted=counts.sandboxes_restarted,
         )
         return values
+
+    def _note_branching(self, branching: float, step: int) -> None:
+        """Warns once that the agent rewrites its history."""
+        if branching < MOSTLY or self._has_warned:
+            return
+        self._has_warned = True
+        self.record(
+            HISTORY_REWRITTEN,
+            f"{branching:.0%} of the replies after an episode's first do not continue a "
+            "conversation: the agent changes what it has told before, so that each is trained in a "
+            "context of its own, which is read anew. Keep all before the newest message as it was: "
+            "system prompt, tools, reminders and the policy's own replies",
+            step=step,
+        )
 
     def note_dropped(self, group: DroppedGroup, task: Task) -> None:
         """Records that a group is not trained on, which task it was, and how its episodes ended."""

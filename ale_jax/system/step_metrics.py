@@ -20,6 +20,7 @@ from ale_jax.learn.step import router_figures
 from ale_jax.monitor.schedule import ScheduledGroup, ScheduledStep
 from ale_jax.records import Trajectory
 from ale_jax.status import Status
+from ale_jax.system.reply_metrics import reply_metrics, truncation_metrics
 from ale_jax.system.tasks import Cursor
 
 OF_AN_UPDATE = ("loss", "balance", "grad_norm")  # sums of a train step that are means already
@@ -55,6 +56,8 @@ class StepReport:
 def step_metrics(report: StepReport) -> dict[str, float | dict[str, int]]:
     """Returns all metrics of a step."""
     rollouts = _rollout_metrics(report.trajectories, version=report.cursor.step - 1)
+    rollouts |= truncation_metrics(report.trajectories)
+    rollouts |= reply_metrics([t for group in report.groups for t in group.members])
     run = {
         "episodes": report.cursor.episodes,
         "policy_tokens": report.cursor.policy_tokens,

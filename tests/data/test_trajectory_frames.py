@@ -9,7 +9,7 @@ import pytest
 from ale_jax.data import trajectory_frames
 from ale_jax.data.packing import text_turn
 from ale_jax.data.trajectory_frames import DamagedFrame, encode_frame, read_frames
-from ale_jax.records import FORCED, FREE, MAX_MASKS, ReplyKind, SideBranch
+from ale_jax.records import FORCED, FREE, MAX_MASKS, CallCounts, ReplyKind, SideBranch
 from ale_jax.status import Status
 from tests.data.make_trajectories import make_trajectory, make_turn
 
@@ -40,6 +40,7 @@ def full():
         made,
         episode=episode,
         num_prefix_turns=1,
+        calls=CallCounts(forks=4, edited=3, lost=2, left_out=1),
         expert_TLK=np.arange(7 * 2 * 3, dtype=np.int16).reshape(7, 2, 3) - 1,
         rejected=(Status.SANDBOX_LOST, Status.REPLAY_DIVERGED),
         side_branches=(

@@ -142,6 +142,22 @@ def test_a_group_that_is_played_again_is_not_listed_as_dropped(tmp_path):
     assert "8031" in table and "8032" not in table
 
 
+def test_limits_that_ended_episodes_and_a_rewritten_history_are_told(tmp_path):
+    told = page(write_run(tmp_path)).text
+    assert "that a limit ended" not in told and "rewrites its history" not in told
+    steps = (
+        {"truncated": 0.0},
+        {"truncated": 0.5, "truncated/turn_limit": 0.125, "truncated/token_limit": 0.375},
+    )
+    lines = [{"phase": "rl", "step": n, "seconds": n} | each for n, each in enumerate(steps)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with EventLog(tmp_path) as events:
+        events.record("history_rewritten", "100% of the replies", step=1)
+    told = " ".join(page(tmp_path).text.split())
+    assert "token limit18.8 % turn limit6.2 %" in told
+    assert "The agent rewrites its history 100% of the replies" in told
+
+
 def test_a_cut_last_line_is_told(tmp_path):
     write_run(tmp_path)
     path = tmp_path / "events.jsonl"

@@ -14,7 +14,7 @@ from ale_jax.monitor.evaluations import read_evaluations, write_evaluations
 from ale_jax.monitor.events import read_events
 from ale_jax.monitor.metrics import read_metrics
 from ale_jax.monitor.schedule import ScheduledGroup, ScheduledStep, read_schedule
-from ale_jax.records import Task
+from ale_jax.records import SideBranch, Task
 from ale_jax.status import Status
 from ale_jax.system.rollouts.workers import WorkerCounts
 from ale_jax.system.run_logger import RunLogger, summarize
@@ -64,6 +64,25 @@ def test_updates_that_were_skipped_are_counted_in_an_event_for_each_who_skipped_
     assert [(e.kind, e.fields["step"]) for e in events] == [("update_skipped", 4)] * 2
     counts = [e.detail.partition(" updates: ")[0] for e in events]
     assert counts == ["1 of the policy's", "3 of the critics'"]
+
+
+def test_an_agent_that_rewrites_its_history_is_warned_of_once(tmp_path, capsys):
+    made = GROUP.members[0]
+    for number, (conversations, warned) in enumerate([(1, False), (3, True)]):
+        side = (SideBranch(made.turns),) * (conversations - 1)
+        turns = made.turns * (3 if conversations == 1 else 1)
+        group = Group(
+            0, (dataclasses.replace(made, turns=turns, side_branches=side),), GROUP.admission
+        )
+        (folder := tmp_path / str(number)).mkdir()
+        with RunLogger(folder, None) as logger:
+            logger.progress.phase("ipa", 2)
+            for step in (1, 2):
+                report = StepReport(Cursor(step=step), [group], NOTHING_LEARNED, [], {}, 0.1, 0.2)
+                logger.rl_step(report, IDLE, sampled_tokens=10, logp_diff_limit=1e-3)
+        events = read_events(folder / "events.jsonl").records
+        assert [event.kind for event in events] == ["history_rewritten"] * warned
+        assert ("100% of the replies after" in capsys.readouterr().out) == warned
 
 
 def test_what_slows_a_run_down_is_shown_and_the_rest_only_recorded(tmp_path, capsys):

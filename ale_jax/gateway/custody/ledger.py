@@ -25,7 +25,7 @@ from ale_jax.gateway.custody.trajectories import given_turn, trajectory_of
 from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.model.tokenizer import ChatTokenizer
-from ale_jax.records import Episode, EpisodeKey, Trajectory, Turn
+from ale_jax.records import CallCounts, Episode, EpisodeKey, Trajectory, Turn
 from ale_jax.status import Status
 
 # (name of the conversation; "asked" or "answered"; version that sampled its first token, if it has
@@ -200,7 +200,10 @@ class Ledger:
             )
         mark_replies(tree.answered(), episode.cut_replies)
         decode, masks = self._tokenizer.decode, conversation.masks.masks()
+        counts = tree.counts
+        calls = CallCounts(counts.forks, counts.edited, counts.lost, counts.left_out)
         trajectory = trajectory_of(episode, branches, start_version, decode, masks)
+        trajectory = dataclasses.replace(trajectory, calls=calls)
         if episode.turns:
             return trajectory
         # An agent's program has played it, whose turns nobody else has counted.

@@ -149,10 +149,8 @@ class Branch:
 
 @dataclasses.dataclass
 class TreeCounts:
-    """What a token tree counts. forks: calls that do not continue the newest reply of their
-    conversation. edited: of these, those after a reply that the agent has changed. ambiguous: calls
-    that continue one of several replies with the same text and other ids. lost: calls that the
-    agent may have no answer to. left_out: sampled tokens that the chosen branches do not have."""
+    """What a token tree counts: what `CallCounts` has, and ambiguous calls, which continue one of
+    several replies with the same text and other ids."""
 
     forks: int = 0
     edited: int = 0
