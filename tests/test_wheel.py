@@ -1,36 +1,44 @@
-"""Installed, everything lives under `ale_jax`, and a user's own envs/ and configs/ stay theirs.
+"""Installed, everything lives under `ale_jax` and needs only what the package requires, and a user's
+own envs/ and configs/ stay theirs."""
 
-The wheel is installed into an empty environment, beside the packages that this one has.
-"""
-
-import os
+import dataclasses
 import re
 import subprocess
 import sys
-import sysconfig
-import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from tests.quick_compile import QUICK_COMPILE
+from ale_jax.model.tokenizer import train_bpe
+from ale_jax.model.weights.config import NO_EXPERTS
+from tests.fresh_installation import FreshInstallation
+from tests.model.shapes import QWEN2
+from tests.model.weights.families import random_params
+from tests.model.weights.gguf_files import write_gguf
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
 COUNTDOWN = (
+    "--config=smoke",
     "--config.worlds.train_families=('countdown3',)",
     "--config.worlds.held_out_families=()",
     "--config.eval.held_out_tasks=0",
 )
+# The same from Python.
+EVALUATE = """
+import ale_jax
+families = {"worlds.train_families": ("countdown3",), "worlds.held_out_families": ()}
+found = ale_jax.evaluate("smoke", "run", families | {"eval.held_out_tasks": 0})
+print("found", found.total(held_out=False))
+"""
+NAMED = re.compile(r"python -m ([\w.]+)")
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    out = tmp_path_factory.mktemp("wheel")
-    options = ["--quiet", "--no-deps", "--no-build-isolation", f"--wheel-dir={out}"]
-    # Of a copy, as the build writes beside what it builds.
+def source(tmp_path_factory):
+    """A copy of the tree, as the build writes beside what it builds."""
     copy = tmp_path_factory.mktemp("source") / "copy"
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True)
     copy.mkdir()
@@ -42,9 +50,46 @@ def wheel(tmp_path_factory):
         capture_output=True,
     )
     subprocess.run(["tar", "--extract"], cwd=copy, input=archive.stdout, check=True)
-    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, copy], check=True)
-    (built,) = out.glob("*.whl")
-    return built
+    return copy
+
+
+def built(source, folder, kind):
+    """A wheel. kind: "wheel", or "editable", which leads to the source."""
+    code = f"import sys; from setuptools import build_meta as b; b.build_{kind}(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, folder], cwd=source, check=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def wheel(source, tmp_path_factory):
+    return built(source, tmp_path_factory.mktemp("wheel"), "wheel")
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    return FreshInstallation(tmp_path_factory.mktemp("environment"), wheel)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A .gguf file, and the overrides of a config that say what it holds."""
+    texts = [{"role": "user", "content": "Reach 24 with 3, 5 and 7, each used once."}]
+    tokenizer = train_bpe(texts * 20, 320)
+    sizes = {"vocab_size": len(tokenizer), "max_positions": 2048}
+    shape = dataclasses.replace(QWEN2, **NO_EXPERTS, **sizes)
+    path = tmp_path_factory.mktemp("model") / "model.gguf"
+    write_gguf(path, "qwen2", random_params(shape), shape, tokenizer=tokenizer)
+    fields = ("num_heads", "num_kv_heads", "qk_norm", "qkv_bias", "tie_embeddings", "dense_layers")
+    return path, [
+        *(f"--config.model.{name}={getattr(shape, name)}" for name in fields),
+        f"--config.tokenizer.vocab_size={len(tokenizer)}",
+    ]
+
+
+def succeeded(done):
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def test_a_wheel_holds_ale_jax_alone_and_all_of_its_data(wheel):
@@ -59,31 +104,51 @@ def test_a_wheel_holds_ale_jax_alone_and_all_of_its_data(wheel):
         assert wanted <= set(names)
 
 
-def test_an_installed_run_imports_nothing_of_the_folder_that_it_is_started_from(wheel, tmp_path):
-    environment = tmp_path / "environment"
-    venv.create(environment, symlinks=True)
-    site = next((environment / "lib").glob("python*")) / "site-packages"
-    zipfile.ZipFile(wheel).extractall(site)
-    # An editable ale-jax among the libraries is found by a .pth file there, which is not read.
-    (site / "libraries.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
-    for package in ("envs", "configs"):
-        (tmp_path / package).mkdir()
-        (tmp_path / package / "__init__.py").write_text("raise AssertionError('imported')\n")
-    line = [
-        environment / "bin" / "python",
-        "-m",
-        "ale_jax.launch",
-        "--config=smoke",
-        "--workdir=run",
-    ]
-    done = subprocess.run(
-        [*line, *COUNTDOWN],
-        cwd=tmp_path,
-        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-        | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": QUICK_COMPILE},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0 and (tmp_path / "run" / "report.html").is_file(), done.stderr
+@pytest.mark.parametrize("kind", ["wheel", "editable"])
+def test_a_run_imports_nothing_of_the_folder_that_it_is_started_from(
+    source, installed, kind, tmp_path
+):
+    if kind == "editable":
+        installed = FreshInstallation(tmp_path / "environment", built(source, tmp_path, kind))
+    here = tmp_path / "here"
+    for package in ("envs", "configs", "examples", "benchmarks", "tests"):
+        (here / package).mkdir(parents=True)
+        (here / package / "__init__.py").write_text("raise AssertionError('imported')\n")
+    (here / "smoke").write_text("raise AssertionError('taken for a config')\n")
+    done = installed.run("-m", "ale_jax.launch", *COUNTDOWN, "--workdir=run", cwd=here)
+    succeeded(done)
+    assert (here / "run" / "report.html").is_file()
     assert not re.search("AssertionError", done.stdout + done.stderr)
-    assert not list(tmp_path.glob("*/__pycache__")), "a package of the folder was imported"
+    assert "found" in succeeded(installed.run("-c", EVALUATE, cwd=here))
+    assert not list(here.glob("*/__pycache__")), "a package of the folder was imported"
+
+
+def test_real_models_are_converted_planned_trained_and_exported(installed, model, tmp_path):
+    path, fields = model
+    launch = ("-m", "ale_jax.launch")
+
+    def run(*line):
+        return succeeded(installed.run(*line, cwd=tmp_path))
+
+    convert = ("-m", "ale_jax.model.weights.convert", str(path), "sparse")
+    run(*convert, "--experts=4", "--experts-per-token=2")
+    dense = [*COUNTDOWN, *fields, "--config.model.num_experts=0", f"--config.weights={path}"]
+    sparse = [*COUNTDOWN, *fields, "--config.model.expert_width=48", "--config.weights=sparse"]
+    for config in (dense, sparse):
+        assert "total" in run(*launch, "plan", *config)
+    one_step = [*dense, "--config.rl.steps=1", "--workdir=run"]
+    run(*launch, *one_step)
+    run(*launch, "export", *one_step, "--out=exported")
+    assert "total" in run(*launch, "plan", *dense, "--config.weights=exported")
+    run("-m", "ale_jax.monitor.report", "run")
+    assert "`rl.steps`" in run("-m", "ale_jax.configs.document")
+
+
+def test_whatever_the_pages_name_can_be_imported(installed, source):
+    named = {*NAMED.findall((ROOT / "README.md").read_text())}
+    named |= {*NAMED.findall((ROOT / "docs/policy.md").read_text())}
+    assert {"ale_jax.launch", "ale_jax.model.weights.convert", "benchmarks.pods"} <= named
+    for module in sorted(named):
+        package = (source / module.replace(".", "/")).is_dir()
+        name = f"{module}.__main__" if package else module
+        succeeded(installed.run("-c", f"import {name}", cwd=source))
