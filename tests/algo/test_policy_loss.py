@@ -259,6 +259,19 @@ def test_full_masks_and_extreme_gaps_are_harmless(name):
         assert all(np.isfinite(x).all() for x in (value, grad_BT, *sums.values()))
 
 
+def test_two_conversations_of_an_episode_weigh_as_one_trajectory_of_their_tokens():
+    """Of one token and of three: the mean over all four."""
+    batch = make_batch(
+        [[-1, 0, -1, 1, 1, 1]],
+        [[1, 1, 2, 2, 2, 2]],
+        advantage_BT=[[0, 1, 0, 2, 3, 4]],
+        weight_BT=[[0.25] * 2 + [0.75] * 4],
+    )
+    hp = LossHypers("vanilla", aggregation="trajectory_means")
+    _, _, grad_BT = loss_and_grad(f32([[0, -1, 0, -1, -1, -1]]), batch, hp, loss_denominator=1.0)
+    np.testing.assert_allclose(grad_BT, -np.array([[0, 1, 0, 2, 3, 4]]) / 4, rtol=1e-6)
+
+
 def test_trajectory_means_by_hand():
     """Three tokens of one trajectory and one of another: each trajectory weighs one half."""
     batch = make_batch(
