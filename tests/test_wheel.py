@@ -1,5 +1,5 @@
-"""Installed, everything lives under `ale_jax` and needs only what the package requires, and a user's
-own envs/ and configs/ stay theirs."""
+"""What is installed lives under `ale_jax` and needs only what the package requires. A user's envs/
+and configs/ stay theirs."""
 
 import dataclasses
 import re

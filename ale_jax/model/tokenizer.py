@@ -15,7 +15,15 @@ from typing import Any
 import llguidance
 import llguidance.hf
 import numpy as np
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    pre_tokenizers,
+    trainers,
+)
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ale_jax.model.chat_render import ChatRenderer, Message
@@ -291,11 +299,11 @@ def _named_templates(tokenizer: PreTrainedTokenizerFast) -> Mapping[str, str]:
     return template if isinstance(template, dict) else {}
 
 
-def _markers(tokenizer: PreTrainedTokenizerFast) -> dict[int, str]:
+def _markers(tokenizer: PreTrainedTokenizerFast) -> dict[int, AddedToken]:
     """The added tokens, special or not. Those of one letter or of white space are a part of the
     vocabulary, which all texts may use."""
     added = tokenizer.added_tokens_decoder
-    return {n: token.content for n, token in added.items() if len(token.content.strip()) > 1}
+    return {n: token for n, token in added.items() if len(token.content.strip()) > 1}
 
 
 def _byte_names(decoder: decoders.Decoder | None) -> dict[str, bytes]:

@@ -88,12 +88,13 @@ MISTRAL_SPECIAL = (
     "<s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] [/TOOL_RESULTS]"
     " [TOOL_CALLS] [ARGS]"
 )
+PHI_SPECIAL = "<|end|> <|user|> <|assistant|> <|system|> <|tool|>"
 HARMONY_SPECIAL = "<|start|> <|end|> <|message|> <|channel|> <|constrain|> <|return|> <|call|>"
 
 
-def byte_level(template: str, special: str, others: str = "", trims: bool = False):
+def byte_level(template: str, special: str, others: str = "", trims: str = ""):
     """Returns a function that makes the tokenizer of a family with these added tokens. trims:
-    whether they take the white space behind them."""
+    on which side, "left" or "right", they take the white space."""
 
     def make() -> PreTrainedTokenizerFast:
         words = [{"role": "user", "content": "The lazy dog 0123 <|im_end|> call assistant"}]
@@ -116,16 +117,17 @@ def sentencepiece(template: str, special: str) -> Callable[[], PreTrainedTokeniz
         rust.decoder = decoders.Sequence(
             [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
         )
-        return _added_to(rust, template, special, "", False)
+        return _added_to(rust, template, special)
 
     return make
 
 
 def _added_to(
-    rust: Tokenizer, template: str, special: str, others: str, trims: bool
+    rust: Tokenizer, template: str, special: str, others: str = "", trims: str = ""
 ) -> PreTrainedTokenizerFast:
     def tokens(names: str) -> Sequence[AddedToken]:
-        return [AddedToken(name, normalized=False, rstrip=trims) for name in names.split()]
+        sides = {"lstrip": trims == "left", "rstrip": trims == "right"}
+        return [AddedToken(name, normalized=False, **sides) for name in names.split()]
 
     rust.add_special_tokens(tokens(special))
     rust.add_tokens(tokens(others))
@@ -147,5 +149,6 @@ FAMILIES = {
     "mistral": byte_level(MISTRAL, MISTRAL_SPECIAL),
     "mistral_sentencepiece": sentencepiece(MISTRAL, MISTRAL_SPECIAL),
     "harmony": byte_level(HARMONY, HARMONY_SPECIAL),
-    "plain_json": byte_level(PHI, "<|end|> <|user|> <|assistant|> <|system|> <|tool|>", "", True),
+    "plain_json": byte_level(PHI, PHI_SPECIAL, trims="right"),
+    "trimmed_before": byte_level(PHI, PHI_SPECIAL, trims="left"),
 }

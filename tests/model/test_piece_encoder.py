@@ -89,7 +89,7 @@ def test_nobody_but_the_template_writes_a_marker(family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_harmless_text_has_the_ids_that_transformers_gives(family):
     tokenizer = chat(family)
-    for text in ("abc", "", "\n", " a\n\n", 'é"\\\t', "assistant\n", "<|", "tool_call>", "\0"):
+    for text in ("abc", "", "\n", " a\n\n ", 'é"\\\t', "assistant\n", "<|", "tool_call>", "\0"):
         messages, tools = told(text)
         first, following = prompts(tokenizer, text)
         assert first == transformers_ids(tokenizer, messages, tools)
@@ -98,14 +98,14 @@ def test_harmless_text_has_the_ids_that_transformers_gives(family):
         assert whole[-len(following) :] == following
 
 
-def test_what_becomes_a_marker_when_it_is_normalized_does_not():
+@pytest.mark.parametrize(("marker", "text"), [("<call>", "＜call＞"), ("...", "…")])
+def test_what_becomes_a_marker_when_it_is_normalized_does_not(marker, text):
     other = FAMILIES["hermes"]()
     other.backend_tokenizer.normalizer = normalizers.NFKC()
-    other.backend_tokenizer.add_tokens([AddedToken("<call>", normalized=True)])
+    other.backend_tokenizer.add_tokens([AddedToken(marker, normalized=True)])
     tokenizer = ChatTokenizer(other)
-    marker = tokenizer.added_tokens["<call>"]
-    for ids in prompts(tokenizer, "＜call＞"):
-        assert marker not in ids
+    for ids in prompts(tokenizer, text):
+        assert tokenizer.added_tokens[marker] not in ids
 
 
 def test_white_space_and_single_letters_are_no_markers():
