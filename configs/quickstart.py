@@ -21,7 +21,7 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
 
     c.rl.update(steps=170, groups_per_step=16, group_size=4, alpha=1.0)
     c.rl_optimizer.update(name="muon", learning_rate=5e-4, muon_learning_rate=0.0025)
-    c.rl_optimizer.update(warmup_steps=5, decay_steps=170)
+    c.rl_optimizer.update(warmup_ratio=0.03, decay_ratio=1.0)
     c.rl.update(algorithms.rl(algorithm))
     c.algo.update(algorithms.named(algorithm))
     # Failures are weighted by 0.1 with every algorithm, because every algorithm that was measured
@@ -31,7 +31,7 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
         c.algo.loss.negative_weight = 0.1
     c.critics.update(algorithms.critics(algorithm))
     c.critics.optimizer.update(name="muon", learning_rate=1e-3, muon_learning_rate=0.005)
-    c.critics.optimizer.update(warmup_steps=5, decay_steps=170)
+    c.critics.optimizer.update(warmup_ratio=0.03, decay_ratio=1.0)
 
     # The families that a policy of this size learns within minutes; config and rename take longer.
     c.worlds.train_families = ("trail", "count", "script", "log", "lookup", "sort")
@@ -44,7 +44,7 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
         transcripts_per_family=224, rows_per_step=8, max_steps=400, target_success=0.35
     )
     c.warm_start_optimizer.update(name="muon", learning_rate=5e-3, muon_learning_rate=0.02)
-    c.warm_start_optimizer.warmup_steps = 20
+    c.warm_start_optimizer.warmup_ratio = 0.05
 
     c.model.update(width=128, num_layers=3, num_heads=4, num_kv_heads=2, head_width=32)
     c.model.update(mlp_width=384, dense_layers=(0, 1), max_positions=2048)

@@ -37,7 +37,5 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c.learn.pack_length = 1408
     # An episode starts a program, so there are fewer of them than in the quickstart.
     c.rl.update(steps=40, groups_per_step=8)
-    c.rl_optimizer.decay_steps = 40
-    c.critics.optimizer.decay_steps = 40
     c.eval.update(tasks=120, held_out_tasks=32)
     return c

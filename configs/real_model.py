@@ -18,7 +18,7 @@ def on_shell_tasks(algorithm: str) -> ConfigDict:
     """
     c = ConfigDict(RunConfig().to_json())
     c.rl.update(steps=500, groups_per_step=16, group_size=8, alpha=1.0)
-    c.rl_optimizer.update(learning_rate=1e-6, warmup_steps=10, decay_steps=500)
+    c.rl_optimizer.update(learning_rate=1e-6, warmup_ratio=0.02, decay_ratio=1.0)
     c.rl.update(algorithms.rl(algorithm))
     c.algo.update(algorithms.named(algorithm))
     # As in the papers; the 0.1 of the quickstart was measured on a policy of its size alone.
@@ -27,13 +27,13 @@ def on_shell_tasks(algorithm: str) -> ConfigDict:
         c.algo.old_logp = "generating"
     c.critics.update(algorithms.critics(algorithm))
     c.critics.optimizer.update(name="muon", learning_rate=1e-3, muon_learning_rate=0.005)
-    c.critics.optimizer.update(warmup_steps=5, decay_steps=170)
+    c.critics.optimizer.update(warmup_ratio=0.02, decay_ratio=1.0)
 
     c.worlds.train_families = ("trail", "count", "script", "log", "lookup", "sort", "config")
     c.worlds.held_out_families = HELD_OUT_FAMILIES
     c.eval.update(tasks=240, held_out_tasks=64)
     c.warm_start.update(transcripts_per_family=224, max_steps=50, target_success=0.2)
-    c.warm_start_optimizer.update(learning_rate=1e-5, warmup_steps=20)
+    c.warm_start_optimizer.update(learning_rate=1e-5, warmup_ratio=0.4)
 
     c.hardware.update(chip="h100", devices=1)
     c.model.qk_norm = False

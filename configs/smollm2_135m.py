@@ -25,8 +25,8 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c.rollout.update(actors=6, max_reply_tokens=96)
     c.agent.turns = 10
     c.warm_start.update(transcripts_per_family=160, max_steps=40, probe_tasks=56)
-    c.warm_start_optimizer.update(learning_rate=1e-4, warmup_steps=5)
+    c.warm_start_optimizer.update(learning_rate=1e-4, warmup_ratio=0.125)
     c.rl.steps = 60
-    c.rl_optimizer.update(learning_rate=3e-5, warmup_steps=3, decay_steps=0)
+    c.rl_optimizer.update(learning_rate=3e-5, warmup_ratio=0.05, decay_ratio=0.0)
     c.eval.update(tasks=140, held_out_tasks=0, every=20)
     return c

@@ -62,6 +62,7 @@ ALSO_ALLOWED = {
     ("ale_jax", "entry"): "the package offers what its entry does",
     ("launch", "entry"): "the command line does what Python can do",
     ("entry", "monitor"): "an evaluation is returned as it is written down",
+    ("system", "configs"): "a name of a preset has to mean that preset",
     ("config", "sandbox"): "what a sandbox may use is part of a run's config",
     ("monitor", "status"): "a closed list of statuses is written down by its names",
     ("monitor", "files"): "what it writes down is written whole",

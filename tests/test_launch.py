@@ -94,6 +94,7 @@ def test_a_config_is_run_with_its_overrides(launch):
             "ValueError: algorithm 'pg' is unknown: choose one of ipa, ipa_balanced, topr",
         ),
         ([SMOKE, "--config.rl.alhpa=1"], "config.rl.alhpa is unknown: did you mean config.rl.al"),
+        ([SMOKE, "--config.algo.name=grpo"], "algo.name grpo does not choose an algorithm, and t"),
         ([SMOKE, "--config.rl=1"], "config.rl is a section: choose one of rl.alpha"),
         (
             [SMOKE, "--config.rl.steps=ten"],

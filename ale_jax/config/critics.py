@@ -67,7 +67,7 @@ class CriticsHypers(Settings):
     epochs: int = setting(
         1,
         "how often the critics learn from each step's episodes. Like minibatches, this makes more "
-        "updates of a step, which the optimizer's warmup_steps and decay_steps count.",
+        "updates of a step, of which the optimizer's warmup_ratio and decay_ratio are shares.",
         at_least=1,
         at_most=1000,
         remedy="1 uses each step's episodes once",

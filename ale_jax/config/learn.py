@@ -37,8 +37,7 @@ class LearnConfig(Compute, Shape):
     epochs: int = setting(
         1,
         "how often the policy learns from each step's groups. Like minibatches, this makes more "
-        "updates of a step, which the optimizer's warmup_steps and decay_steps count. pi_old stays "
-        "that of the step.",
+        "updates of a step. pi_old stays that of the step.",
         at_least=1,
         at_most=1000,
         remedy="1 uses each step's groups once",

@@ -9,8 +9,9 @@ from ale_jax.config.setting import Settings, setting
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerHypers(Settings):
-    """An optimizer and its schedule. Learning rates are the product of a linear warmup over
-    warmup_steps and a linear decay to a tenth over decay_steps.
+    """An optimizer and its schedule. Learning rates rise linearly over the first warmup_ratio of
+    all updates, and then fall linearly to a tenth over decay_ratio of those that are left. Shares
+    keep their meaning when the run gets another length.
     """
 
     name: str = setting(
@@ -33,17 +34,21 @@ class OptimizerHypers(Settings):
         "rate times sqrt(max(1, outputs / inputs)) of the matrix.",
         above=0,
     )
-    warmup_steps: int = setting(
-        0,
-        "number of updates over which rates rise; 0: no warmup.",
-        at_least=0,
-        remedy="0 is off",
+    warmup_ratio: float = setting(
+        0.0,
+        "share of all updates over which rates rise; 0: no warmup. All are rl.steps times epochs "
+        "times minibatches or, of the warm start, max_steps.",
+        at_least=0.0,
+        at_most=1.0,
+        remedy="it is a share of the updates, 0 is off",
     )
-    decay_steps: int = setting(
-        0,
-        "number of updates over which rates decay; 0: no decay.",
-        at_least=0,
-        remedy="0 is off",
+    decay_ratio: float = setting(
+        0.0,
+        "share of the updates after the warmup over which rates fall; 1: until the end, 0: no "
+        "decay.",
+        at_least=0.0,
+        at_most=1.0,
+        remedy="it is a share of the updates, 0 is off",
     )
     decay_success: float = setting(
         0.0,
@@ -60,7 +65,16 @@ class OptimizerHypers(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.decay_success and not self.decay_steps:
+        if self.decay_success and not self.decay_ratio:
             raise ValueError(
-                f"decay_success {self.decay_success} begins no decay without decay_steps: set both"
+                f"decay_success {self.decay_success} begins no decay without decay_ratio: set both"
             )
+
+    def schedule(self, updates: int) -> tuple[int, int]:
+        """Returns over how many of a run's `updates` rates rise, and over how many they fall.
+
+        >>> OptimizerHypers(warmup_ratio=0.03, decay_ratio=1.0).schedule(170)
+        (5, 165)
+        """
+        warmup = round(self.warmup_ratio * updates)
+        return warmup, round(self.decay_ratio * (updates - warmup))

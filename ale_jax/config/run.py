@@ -142,6 +142,16 @@ class RunConfig(Settings):
         demonstrated = itertools.chain(*(domain.families for domain in self.demonstrated))
         return (*self.worlds.train_families, *self.worlds.held_out_families, *demonstrated)
 
+    @property
+    def policy_updates(self) -> int:
+        """The updates of the policy in the whole run, of which its schedule's shares are."""
+        return self.rl.steps * self.learn.epochs * self.learn.minibatches
+
+    @property
+    def critic_updates(self) -> int:
+        """The updates of each critic in the whole run."""
+        return self.rl.steps * self.critics.epochs * self.critics.minibatches
+
     def policy_shape(self, tokenizer_size: int) -> PolicyShape:
         """Returns the policy's shape. tokenizer_size: number of tokens that the tokenizer has."""
         return self.model.policy_shape(

@@ -71,15 +71,25 @@ class Critics:
     state: weights and moments of each critic, as a checkpoint stores them.
     """
 
-    def __init__(self, hp: CriticsHypers, policy: ModelSpec, state: tuple[TrainState, ...]):
-        """state: of each critic, new (`make`) or from a checkpoint."""
+    def __init__(
+        self, hp: CriticsHypers, policy: ModelSpec, state: tuple[TrainState, ...], updates: int = 0
+    ):
+        """state: of each critic, new (`make`) or from a checkpoint. updates: of the whole run, for
+        the schedule of the rate (`table_optimizer`)."""
         self.hp, self.state = hp, state
         self._model = model = critic_model(hp, policy)
-        optimizer = table_optimizer(hp.optimizer, value_table(model.shape))
+        optimizer = table_optimizer(hp.optimizer, value_table(model.shape), updates)
         self._step = UpdateStep(critic_gradient(model), optimizer, state[0].params, model.mesh)
 
     @classmethod
-    def make(cls, hp: CriticsHypers, policy: ModelSpec, params: Params, key: jax.Array) -> Critics:
+    def make(
+        cls,
+        hp: CriticsHypers,
+        policy: ModelSpec,
+        params: Params,
+        key: jax.Array,
+        updates: int = 0,
+    ) -> Critics:
         """Makes new critics, each with random weights of its own.
 
         Critics of the policy's shape start with its weights, `params`, and a head that predicts 0.
@@ -98,7 +108,7 @@ class Critics:
                 weights |= {name: trunk[name] for name in table if name != HEAD}
                 weights = jax.device_put(weights, places)
             states.append(begin(weights, optimizer, model.mesh))
-        return cls(hp, policy, tuple(states))
+        return cls(hp, policy, tuple(states), updates)
 
     @property
     def warming_up(self) -> bool:

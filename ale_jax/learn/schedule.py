@@ -1,4 +1,4 @@
-"""Learning-rate schedules: they fall over a fixed number of updates, from the first one or from an
+"""Learning-rate schedules: they fall over a fixed number of updates, after the warmup or from an
 event of the run on.
 
 Where success comes by a jump whose time is a matter of chance, a rate that falls by a fixed count
@@ -18,14 +18,14 @@ LEAST = 0.1  # what is left of a rate that has fallen
 NEVER = jnp.iinfo(jnp.int32).max
 
 
-def rate_schedule(rate: float, warmup_steps: int, decay_steps: int) -> optax.Schedule:
-    """Rises linearly to `rate`, and falls linearly to a tenth of it at decay_steps; 0 switches
-    either off."""
+def rate_schedule(rate: float, warmup: int, decay: int) -> optax.Schedule:
+    """Rises linearly to `rate` over `warmup` updates, and then falls linearly to a tenth of it over
+    `decay` updates; 0 switches either off."""
     # Counts from 1, because an update with the rate 0 would only cost time.
-    rise = optax.linear_schedule(0.0, rate, max(warmup_steps, 1))
-    if not decay_steps:
+    rise = optax.linear_schedule(0.0, rate, max(warmup, 1))
+    if not decay:
         return lambda count: rise(count + 1)
-    fall = optax.linear_schedule(1.0, LEAST, decay_steps)
+    fall = optax.linear_schedule(1.0, LEAST, decay, transition_begin=warmup)
     return lambda count: rise(count + 1) * fall(count)
 
 
@@ -39,10 +39,10 @@ class EventDecay(NamedTuple):
     begins: jax.Array
 
 
-def decay_from_event(decay_steps: int) -> optax.GradientTransformation:
+def decay_from_event(decay: int) -> optax.GradientTransformation:
     """Multiplies updates, which are proportional to their rate, by a factor that is 1 until
-    `begin_decay`, and then falls linearly to a tenth over decay_steps updates."""
-    fall = optax.linear_schedule(1.0, LEAST, decay_steps)
+    `begin_decay`, and then falls linearly to a tenth over `decay` updates."""
+    fall = optax.linear_schedule(1.0, LEAST, decay)
 
     def init(params: optax.Params) -> EventDecay:
         del params

@@ -41,47 +41,52 @@ class WholeState:
 
 
 def make_optimizer(
-    hp: OptimizerHypers, shape: PolicyShape, lora: LoraShape = FULL
+    hp: OptimizerHypers, shape: PolicyShape, lora: LoraShape = FULL, updates: int = 0
 ) -> optax.GradientTransformation:
-    """Makes the optimizer of a policy's trained weights, those of its shape or its adapters."""
-    return table_optimizer(hp, trained_table(shape, lora))
+    """Makes the optimizer of a policy's trained weights, those of its shape or its adapters.
+    updates: see `table_optimizer`."""
+    return table_optimizer(hp, trained_table(shape, lora), updates)
 
 
-def table_optimizer(hp: OptimizerHypers, table: Params) -> optax.GradientTransformation:
-    """Makes an optimizer with its schedule. table: describes the weights that are trained."""
+def table_optimizer(
+    hp: OptimizerHypers, table: Params, updates: int = 0
+) -> optax.GradientTransformation:
+    """Makes an optimizer with its schedule. table: describes the weights that are trained. updates:
+    of the whole run; 0: rates stay, as where only the shapes of moments are asked for."""
+    warmup, decay = hp.schedule(updates)
+
+    def schedule(rate: float) -> optax.Schedule:
+        return rate_schedule(rate, warmup, 0 if hp.decay_success else decay)
+
     adam = {"b1": hp.b1, "b2": hp.b2, "weight_decay": hp.weight_decay}
     if hp.name == "adamw":
-        update = optax.adamw(_schedule(hp, hp.learning_rate), **adam)
+        update = optax.adamw(schedule(hp.learning_rate), **adam)
     elif hp.name == "adafactor":
-        update = _adafactor(hp)
+        update = _adafactor(hp, schedule(hp.learning_rate))
     else:
         update = optax.contrib.muon(
-            _schedule(hp, hp.muon_learning_rate),
+            schedule(hp.muon_learning_rate),
             beta=hp.b1,
             weight_decay=hp.weight_decay,
             adam_b1=hp.b1,
             adam_b2=hp.b2,
             adam_weight_decay=hp.weight_decay,
-            adam_learning_rate=_schedule(hp, hp.learning_rate),
+            adam_learning_rate=schedule(hp.learning_rate),
             muon_weight_dimension_numbers=_matrices(table),
         )
     steps = [optax.clip_by_global_norm(hp.clip_norm), update]
-    return optax.chain(*steps, *[decay_from_event(hp.decay_steps)] * bool(hp.decay_success))
+    return optax.chain(*steps, *[decay_from_event(max(decay, 1))] * bool(hp.decay_success))
 
 
-def _adafactor(hp: OptimizerHypers) -> optax.GradientTransformation:
+def _adafactor(hp: OptimizerHypers, rate: optax.Schedule) -> optax.GradientTransformation:
     """Makes the factored moment and the clipped update of Shazeer and Stern 2018. Unlike in
     optax.adafactor, the rate is absolute and scales the weight decay, as in AdamW."""
     return optax.chain(
         optax.scale_by_factored_rms(),
         optax.clip_by_block_rms(1.0),
         optax.add_decayed_weights(hp.weight_decay),
-        optax.scale_by_learning_rate(_schedule(hp, hp.learning_rate)),
+        optax.scale_by_learning_rate(rate),
     )
-
-
-def _schedule(hp: OptimizerHypers, rate: float) -> optax.Schedule:
-    return rate_schedule(rate, hp.warmup_steps, 0 if hp.decay_success else hp.decay_steps)
 
 
 def _matrices(table: Params) -> Params:

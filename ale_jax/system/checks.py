@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ale_jax.config.algo import FROM_CRITICS
+from ale_jax.config.algo import FROM_CRITICS, AlgoConfig
 from ale_jax.config.build import build_config, with_tuples
+from ale_jax.config.fields import flat
 from ale_jax.config.model import SAME, PolicyShape
 from ale_jax.config.resampling import NONE, ROLLBACK
 from ale_jax.config.run import RunConfig
+from ale_jax.configs.algorithms import PRESETS
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.envs.registry import all_families, kind_of
 from ale_jax.files import read_json
@@ -52,6 +54,7 @@ def stored_config(path: Path) -> RunConfig:
 
 def check_sections(config: RunConfig) -> None:
     """Raises ValueError unless the sections are consistent. Uses no device, file or daemon."""
+    _check_algorithm(config.algo)
     _check_engine(config)
     _check_batch(config)
     _check_tasks(config)
@@ -250,6 +253,23 @@ def _check_critics(config: RunConfig) -> None:
             "set algo.loss.entropy_weight above 0, or critics.entropy_share to 0.0"
         )
     critics.check_group(config.rl.group_size)
+
+
+def _check_algorithm(algo: AlgoConfig) -> None:
+    """ValueError if the name is that of a preset, and the methods are those of another one."""
+    fields = flat(dataclasses.asdict(algo))
+
+    def differing(name: str) -> list[str]:
+        preset = flat(PRESETS[name]())
+        return [k for k, v in preset.items() if k != "name" and fields[k] != v]
+
+    fitting = [name for name in PRESETS if not differing(name)]
+    own = differing(algo.name) if algo.name in PRESETS else []
+    if fitting and any(isinstance(fields[name], str) for name in own):
+        raise ValueError(
+            f"algo.name {algo.name} does not choose an algorithm, and the fields are those of "
+            f"{fitting[0]}: choose it with the config, as in configs/quickstart.py:{algo.name}"
+        )
 
 
 def sandboxed(config: RunConfig) -> SandboxSpec | None:

@@ -61,7 +61,9 @@ class Trainer:
         self.state: TrainState | None = None
         self.updates = 0
         self.critics: Critics | None = None
-        optimizer = self._optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
+        optimizer = self._optimizer = make_optimizer(
+            config.rl_optimizer, policy, config.lora, config.policy_updates
+        )
         loss = make_loss(algo, self.shape.chunks_per_pack)
         self._step = make_train_step(self.model, optimizer, loss)
         self._token_updates: list[TokenUpdate] = []
@@ -110,7 +112,9 @@ class Trainer:
     def begin_warm_start(self) -> None:
         """Makes the first weights, and the programs of supervised training."""
         config = self.config
-        optimizer = make_optimizer(config.warm_start_optimizer, self.policy, config.lora)
+        optimizer = make_optimizer(
+            config.warm_start_optimizer, self.policy, config.lora, config.warm_start.max_steps
+        )
         self.state = first_state(config, self.policy, optimizer, self.mesh)
         self._supervised_step = make_supervised_step(self.model, optimizer)
         self._probability = make_probability(self.model, self.shape)
@@ -138,7 +142,9 @@ class Trainer:
             self.state = begin(self.begun.params, self._optimizer, self.mesh)
         if config.critics.count:
             key = jax.random.fold_in(jax.random.key(config.seed), CRITICS_STREAM)
-            self.critics = Critics.make(config.critics, self.model, self.begun.params, key)
+            self.critics = Critics.make(
+                config.critics, self.model, self.begun.params, key, config.critic_updates
+            )
 
     # A step of reinforcement learning, in this order.
 
@@ -243,7 +249,8 @@ class Trainer:
         whole = self.files.read(Path(folder), self.whole)
         self.state = whole.policy
         if whole.critics:
-            self.critics = Critics(self.config.critics, self.model, whole.critics)
+            config = self.config
+            self.critics = Critics(config.critics, self.model, whole.critics, config.critic_updates)
 
     @cached_property
     def files(self) -> OrbaxFiles:

@@ -23,9 +23,12 @@ from ale_jax.system.lease import LEASE_DIR, Lease
 
 CHECKPOINTS_DIR = "checkpoints"
 
-# Fields that may change when a run is resumed: how long it is, how it is monitored, and where
-# episodes are played. None of them changes the numbers of a step that both runs make.
+# Fields that may change when a run is resumed: how long it is, how fast it learns, how it is
+# monitored, and where episodes are played. Only rates change the numbers of a step that both runs
+# make, and rl.steps, of which the schedules of rates are shares, does where there is a schedule.
+_RATES = ("learning_rate", "muon_learning_rate", "warmup_ratio", "decay_ratio")
 RESUMABLE_FIELDS = (
+    *(f"{section}.{name}" for section in ("rl_optimizer", "critics.optimizer") for name in _RATES),
     "name",
     "compilation_cache",
     "rl.steps",

@@ -214,12 +214,10 @@ CORRIDOR_ARMS = (
 )
 
 
-# With one update a step, critics explain next to nothing until the run ends. Their rate decays over
-# as many steps as with one.
+# With one update a step, critics explain next to nothing until the run ends.
 SIXTEEN_UPDATES = {
     "critics.epochs": 2,
     "critics.minibatches": 8,
-    "critics.optimizer.decay_steps": 16 * 120,
 }
 
 

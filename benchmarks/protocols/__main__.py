@@ -96,7 +96,7 @@ def run_config(protocol: Protocol) -> RunConfig:
     changes.learn.update(microbatch_rows=1, pack_length=24)
     changes.engine.max_sequence_length = 24
     changes.algo.loss.negative_weight = 1.0
-    adamw = {"name": "adamw", "learning_rate": 3e-5, "warmup_steps": 0, "decay_steps": 0}
+    adamw = {"name": "adamw", "learning_rate": 3e-5, "warmup_ratio": 0.0, "decay_ratio": 0.0}
     changes.rl_optimizer.update(adamw, decay_success=0.0, weight_decay=0.0)
     if protocol.critic:
         changes.critics.update(warmup_steps=0, lam=0.95)

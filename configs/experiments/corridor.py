@@ -39,8 +39,6 @@ def get_config(variant: str = "late") -> ConfigDict:
     # succeeded.
     c.warm_start.update(transcripts_per_family=768, max_steps=100, target_success=1.0)
     c.rl.update(steps=120, groups_per_step=8, group_size=8, alpha=8.0, fill_queue=True)
-    c.rl_optimizer.decay_steps = 120
-    c.critics.optimizer.decay_steps = 120
     c.algo.loss.negative_weight = 1.0  # as in the papers that are compared
     return c
 

@@ -24,7 +24,6 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     # A single reply is quick to play, and the arms differ little, so that more steps and more
     # unseen tasks are both possible and needed.
     c.rl.update(steps=150, groups_per_step=16)
-    c.rl_optimizer.decay_steps = 150
     c.algo.loss.negative_weight = 1.0
     c.eval.tasks = 960
     return c

@@ -19,14 +19,14 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
 
     c.rl.update(steps=60, groups_per_step=8, group_size=8, alpha=1.0)
     c.rl_optimizer.update(name="muon", learning_rate=5e-4, muon_learning_rate=0.0025)
-    c.rl_optimizer.update(warmup_steps=5, decay_steps=60)
+    c.rl_optimizer.update(warmup_ratio=0.08, decay_ratio=1.0)
     c.rl.update(algorithms.rl(algorithm))
     c.algo.update(algorithms.named(algorithm))
     if c.algo.advantage.balance == "none":
         c.algo.loss.negative_weight = 0.1  # as in configs/quickstart.py
     c.critics.update(algorithms.critics(algorithm))
     c.critics.optimizer.update(name="muon", learning_rate=1e-3, muon_learning_rate=0.005)
-    c.critics.optimizer.update(warmup_steps=5, decay_steps=170)
+    c.critics.optimizer.update(warmup_ratio=0.08, decay_ratio=1.0)
 
     c.worlds.train_families = ("lane", "log", "lookup")
     c.eval.tasks = 240
@@ -36,7 +36,7 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
         transcripts_per_family=192, rows_per_step=8, max_steps=300, target_success=0.3
     )
     c.warm_start_optimizer.update(name="muon", learning_rate=5e-3, muon_learning_rate=0.02)
-    c.warm_start_optimizer.warmup_steps = 20
+    c.warm_start_optimizer.warmup_ratio = 0.07
 
     c.model.update(width=96, num_layers=3, num_heads=3, num_kv_heads=3, head_width=32)
     c.model.update(mlp_width=288, max_positions=2048)

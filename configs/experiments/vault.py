@@ -24,7 +24,7 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     # When most groups succeed, gradients are small and mostly noise. Muon would still make full
     # steps, and so would AdamW with a short memory. With b2 0.999, AdamW averages over about 1,000
     # steps, which include larger gradients, so that its steps become small.
-    c.rl_optimizer.update(name="adamw", learning_rate=1e-3, b2=0.999, decay_steps=120)
+    c.rl_optimizer.update(name="adamw", learning_rate=1e-3, b2=0.999)
     c.agent.turns = 12
     c.engine.update(max_sequence_length=640, pages=20 * 640 // 16)
     return c

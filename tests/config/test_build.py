@@ -54,7 +54,7 @@ def test_every_field_is_reached_by_its_dotted_name():
             "int4",
             "weights 'int4' is unknown: choose one of same, int8, fp8",
         ),
-        ("rl_optimizer.decay_steps", -1, "decay_steps -1 must be at least 0: 0 is off"),
+        ("rl_optimizer.decay_ratio", -1.0, "decay_ratio -1.0 must be in [0.0, 1.0]: it is a share"),
         ("resampling.scheme", "back", "choose one of none, rollback, parallel"),
         ("worlds.tasks_per_family", -1, "tasks_per_family -1 must be at least 0"),
         ("agent.malformed_limit", -1, "malformed_limit -1 must be at least 0: 0 is off"),

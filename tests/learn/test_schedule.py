@@ -20,12 +20,12 @@ HYPERS = OptimizerHypers(
     name="muon",
     learning_rate=5e-4,
     muon_learning_rate=0.0025,
-    warmup_steps=3,
-    decay_steps=10,
+    warmup_ratio=0.1,
+    decay_ratio=0.35,
     b1=0.0,
     weight_decay=0.1,
 )
-UPDATES, EVENT = 22, 8
+UPDATES, EVENT = 32, 8  # of which rates rise in 3 and fall in 10
 # An embedding, which Muon leaves to Adam, and a matrix.
 TABLE = {
     "embed_VD": param_table(DENSE)["embed_VD"],
@@ -35,7 +35,7 @@ TABLE = {
 
 def changes(hypers, event=None):
     """The changes of each weight in each update with a constant gradient."""
-    optimizer, mesh = table_optimizer(hypers, TABLE), make_mesh(MeshShape(data=-1))
+    optimizer, mesh = table_optimizer(hypers, TABLE, UPDATES), make_mesh(MeshShape(data=-1))
     params = jax.device_put(
         init_table(jax.random.key(0), TABLE), NamedSharding(mesh, PartitionSpec())
     )
@@ -53,7 +53,7 @@ def changes(hypers, event=None):
 @pytest.mark.parametrize("name", ["adamw", "muon", "adafactor"])
 def test_updates_are_whole_until_the_event_and_a_tenth_at_the_end(name):
     hypers = dataclasses.replace(HYPERS, name=name)
-    whole = changes(dataclasses.replace(hypers, decay_steps=0))
+    whole = changes(dataclasses.replace(hypers, decay_ratio=0.0))
     waiting = changes(dataclasses.replace(hypers, decay_success=0.5))
     fallen = changes(dataclasses.replace(hypers, decay_success=0.5), EVENT)
     factors = [1.0] * EVENT + [1 - 0.09 * k for k in range(10)] + [0.1] * (UPDATES - EVENT - 10)
@@ -64,5 +64,5 @@ def test_updates_are_whole_until_the_event_and_a_tenth_at_the_end(name):
 
 
 def test_an_event_without_a_decay_is_refused():
-    with pytest.raises(ValueError, match=r"decay_success 0\.5 begins no decay without decay_steps"):
+    with pytest.raises(ValueError, match=r"decay_success 0\.5 begins no decay without decay_ratio"):
         OptimizerHypers(decay_success=0.5)

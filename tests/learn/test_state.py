@@ -27,10 +27,13 @@ def params():
     return init_table(jax.random.key(0), TABLE)
 
 
-def _sizes(hypers, steps):
-    """Of a weight's update at each step, under a constant gradient."""
+def _sizes(hypers, steps, updates=0):
+    """Of a weight's update at each step, under a constant gradient. updates: of the whole run."""
     table = {"embed_VD": param_table(SHAPE)["embed_VD"]}
-    optimizer, params = table_optimizer(hypers, table), init_table(jax.random.key(0), table)
+    optimizer, params = (
+        table_optimizer(hypers, table, updates),
+        init_table(jax.random.key(0), table),
+    )
     state, update, sizes = optimizer.init(params), jax.jit(optimizer.update), []
     grads = jax.tree.map(np.ones_like, params)
     for _ in range(steps):
@@ -40,16 +43,19 @@ def _sizes(hypers, steps):
 
 
 def test_the_rate_rises_from_its_first_step_and_falls_to_a_tenth():
-    hypers = dataclasses.replace(HYPERS, warmup_steps=4, decay_steps=20, weight_decay=0.0)
-    sizes = np.array(_sizes(hypers, 40)) / hypers.learning_rate  # Adam's own step is about 1
-    np.testing.assert_allclose(sizes[0], 0.25, rtol=0.01)
-    assert sizes[3] == max(sizes)
-    np.testing.assert_allclose(sizes[10], 1 - 0.9 * 10 / 20, rtol=0.01)
-    np.testing.assert_allclose(sizes[20:], 0.1, rtol=0.01)
+    hypers = dataclasses.replace(HYPERS, warmup_ratio=0.1, decay_ratio=0.5, weight_decay=0.0)
+    for updates in (40, 80):  # a run of twice the length rises and falls half as fast
+        rise, fall = updates // 10, 18 * updates // 40
+        sizes = np.array(_sizes(hypers, updates, updates)) / hypers.learning_rate
+        # Adam's own step is about 1.
+        np.testing.assert_allclose(sizes[0], 1 / rise, rtol=0.01)
+        np.testing.assert_allclose(sizes[rise - 1 : rise + 1], 1.0, rtol=0.01)
+        np.testing.assert_allclose(sizes[rise + fall // 2], 1 - 0.9 / 2, rtol=0.01)
+        np.testing.assert_allclose(sizes[rise + fall :], 0.1, rtol=0.01)
 
 
 def test_without_decay_the_rate_stays():
-    sizes = _sizes(dataclasses.replace(HYPERS, decay_steps=0, weight_decay=0.0), 30)
+    sizes = _sizes(dataclasses.replace(HYPERS, weight_decay=0.0), 30)
     np.testing.assert_allclose(sizes, HYPERS.learning_rate, rtol=0.01)
 
 

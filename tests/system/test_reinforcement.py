@@ -97,7 +97,7 @@ def test_the_rate_begins_to_fall_when_enough_episodes_succeed_and_is_asked_no_mo
         return asked[-1]
 
     monkeypatch.setattr(FromTheStart, "success_from_start", success_from_start, raising=False)
-    _, state, _ = train(4, rl_optimizer={"decay_success": 0.5, "decay_steps": 5})
+    _, state, _ = train(4, rl_optimizer={"decay_success": 0.5, "decay_ratio": 1.0})
     assert asked == [0.2, 0.6]
     assert int(state.opt_state[-1].begins) == 2  # updates were made before
     assert int(state.opt_state[-1].count) == 4
