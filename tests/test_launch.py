@@ -1,6 +1,7 @@
 """The door: what is typed, what runs, what is answered, and the exit code."""
 
 import contextlib
+import dataclasses
 import errno
 import json
 import os
@@ -13,6 +14,7 @@ import pytest
 from ale_jax.command_line import COMMANDS
 from ale_jax.configs.algorithms import PRESETS
 from ale_jax.errors import RolloutsFailed
+from ale_jax.files import write_json
 from ale_jax.launch import main
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.system import serve
@@ -20,6 +22,7 @@ from ale_jax.system.hosts import run as hosts_run
 from ale_jax.system.hosts import start
 from ale_jax.system.hosts.commands import Alone
 from ale_jax.system.workdir import RunState
+from tests.monitor.fake_run import SUMMARY
 
 SMOKE = "--config=configs/smoke.py"
 
@@ -36,7 +39,7 @@ class Runs:
         (workdir.path / "metrics.jsonl").write_text("{}\n")
         if self.error:
             raise self.error
-        (workdir.path / "summary.json").write_text("{}")
+        write_json(workdir.path / "summary.json", dataclasses.asdict(SUMMARY))
 
 
 @pytest.fixture
