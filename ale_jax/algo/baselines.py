@@ -37,25 +37,28 @@ def key_mean(x_U: jax.Array, key_U: jax.Array, valid_U: jax.Array, num_keys: int
         [0.5, 0.5, 0.5, 5.0]
     """
     assert x_U.shape == key_U.shape == valid_U.shape, (x_U.shape, key_U.shape, valid_U.shape)
-    member_UK = _members(key_U, valid_U, num_keys)
-    value_UK = jnp.where(member_UK, x_U[:, None], 0.0)
-    count_K = member_UK.sum(axis=0).astype(x_U.dtype)
-    mean_K = value_UK.sum(axis=0) / jnp.maximum(count_K, 1.0)
+    own_U = _segments(key_U, valid_U, num_keys)
+    count_K = jax.ops.segment_sum(valid_U.astype(x_U.dtype), own_U, num_keys)
+    mean_K = jax.ops.segment_sum(x_U, own_U, num_keys) / jnp.maximum(count_K, 1.0)
     # Rounding can put the mean outside its members' range. A group of equal members must have an
     # advantage of exactly zero, because Adam would scale a gradient of 1e-8 up to a full step.
-    low_K = jnp.where(member_UK, x_U[:, None], jnp.inf).min(axis=0)
-    high_K = jnp.where(member_UK, x_U[:, None], -jnp.inf).max(axis=0)
+    low_K = jax.ops.segment_min(x_U, own_U, num_keys)
+    high_K = jax.ops.segment_max(x_U, own_U, num_keys)
     mean_K = jnp.where(count_K > 0, jnp.clip(mean_K, low_K, high_K), 0.0)
     return mean_K[key_U]
 
 
 def key_count(key_U: jax.Array, valid_U: jax.Array, num_keys: int) -> jax.Array:
     """Counts the valid units of each unit's key, int [U]."""
-    return _members(key_U, valid_U, num_keys).sum(axis=0)[key_U]
+    own_U = _segments(key_U, valid_U, num_keys)
+    return jax.ops.segment_sum(valid_U.astype(jnp.int32), own_U, num_keys)[key_U]
 
 
-def _members(key_U: jax.Array, valid_U: jax.Array, num_keys: int) -> jax.Array:
-    return (key_U[:, None] == jnp.arange(num_keys)[None, :]) & valid_U[:, None]
+def _segments(key_U: jax.Array, valid_U: jax.Array, num_keys: int) -> jax.Array:
+    """Returns the key of each valid unit, and one beyond the last, which no sum counts, of the
+    others. Sums by segment hold a number per unit; a table of units and keys would hold gigabytes
+    for the tokens of a step."""
+    return jnp.where(valid_U, key_U, num_keys)
 
 
 def baseline(

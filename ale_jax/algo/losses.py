@@ -27,12 +27,6 @@ A = 1 and then for A = -1:
     kimi      1.69  1.00  0.31 -0.31 -1.00 -1.69
     sapo      0.47  1.00  1.57 -0.47 -1.00 -1.57
 
-The divergences estimate KL(pi || ref) from one token sampled from pi (Schulman 2020), with
-d = log pi - log ref: k1 = d; k2 = d^2 / 2; k3 = exp(-d) - 1 + d. k1 and k3 are unbiased, and k3 is
-never negative. In a loss only the gradient matters. The gradient of k1 has mean 0 for every
-reference; the mean of that of k2 (d times the gradient of log pi) is the gradient of
-KL(pi || ref); and the mean of that of k3 is the gradient of KL(ref || pi).
-
 Cross entropy is on tokens that the policy did not sample, beside its own loss: experts'
 demonstrations (imitation) and what the environment answered (observations). There, s_t is the share
 of token t in its unit, as in `ale_jax.algo.policy_loss`, and values of log pi at other tokens have
@@ -187,34 +181,6 @@ TOKEN_LOSSES: dict[str, TokenLoss] = {
     "kimi": _kimi,
     "sapo": _sapo,
 }
-
-
-# For a token whose probability has become very small (d far below 0), k3 is about ref / pi, which
-# has no bound, so its gradient would dominate the step. Where d < 0, k3 is constant beyond this.
-MAX_K3 = 10.0
-
-
-def divergence(logp_BT: jax.Array, logp_ref_BT: jax.Array, estimator: str) -> jax.Array:
-    """Estimates KL(pi || ref) for each token, float32 [B, T], differentiable with respect to
-    `logp_BT`.
-
-    With pi twice as likely as ref, d = log 2, and k3 is 1/2 - 1 + log 2:
-
-        >>> logp_BT, ref_BT = jnp.log(jnp.array([[0.5]])), jnp.log(jnp.array([[0.25]]))
-        >>> every = [divergence(logp_BT, ref_BT, name) for name in ("k1", "k2", "k3")]
-        >>> [round(float(d_BT[0, 0]), 3) for d_BT in every]
-        [0.693, 0.24, 0.193]
-    """
-    d_BT = logp_BT - logp_ref_BT
-    if estimator == "k1":
-        return d_BT
-    if estimator == "k2":
-        return 0.5 * d_BT**2
-    assert estimator == "k3", estimator
-    # The argument of exp() is bounded as well: otherwise the gradient would be inf times the 0 of
-    # the bound, which is nan.
-    k3_BT = jnp.expm1(jnp.clip(-d_BT, None, 2.0 * MAX_K3)) + d_BT
-    return jnp.where(d_BT < 0.0, jnp.minimum(k3_BT, MAX_K3), k3_BT)
 
 
 def imitation(logp_BT: jax.Array, batch: Arrays, num_chunks: int, hp: LossHypers) -> jax.Array:

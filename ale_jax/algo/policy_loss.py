@@ -20,11 +20,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ale_jax.algo.divergence import divergence
 from ale_jax.algo.losses import (
     TOKEN_LOSSES,
     Arrays,
     Tokens,
-    divergence,
     imitation,
     observations,
     weighted,
@@ -42,7 +42,7 @@ from ale_jax.algo.ratio import (
     unit_mean,
 )
 from ale_jax.algo.values import chunk_starts
-from ale_jax.config.algo import LossHypers, MismatchHypers
+from ale_jax.config.algo import WEIGHTED, LossHypers, MismatchHypers
 
 NEAR = (0.8, 1.2)  # ratios outside, where the usual clip would act, are counted
 MEANS = {"chunk_means": "chunk", "trajectory_means": "sequence"}  # aggregation -> its units
@@ -63,9 +63,9 @@ def policy_loss(
 
     m: `keep_mask`; s: 1, or 1 / tokens of the chunk ("chunk_means") or trajectory
     ("trajectory_means", times weight_BT where the batch has it); w: `importance_weight`; L: one of
-    `TOKEN_LOSSES`; D: `divergence`; H: entropy; e: entropy_BT of the batch; i: imitate_BT; o:
-    `observation_mask`. Entry t of each _BT array belongs to token t itself. batch: the arrays of a
-    `Batch` by name. num_chunks: the most chunks that a row can have.
+    `TOKEN_LOSSES`; D: `divergence`, times w if it is k3_weighted; H: entropy; e: entropy_BT of the
+    batch; i: imitate_BT; o: `observation_mask`. Entry t of each _BT array belongs to token t
+    itself. batch: the arrays of a `Batch` by name. num_chunks: the most chunks that a row can have.
 
     `loss_denominator` is Z, counted over the whole step (`count_loss_denominator`) with filtered
     tokens included. Therefore neither microbatches nor packing change the result, and filtering a
@@ -110,11 +110,13 @@ def policy_loss(
         loss_BT *= jnp.minimum(exp_log_ratio(behind_BT), hp.ratio_cap)
     gap_BT = logp_old_BT - of_policy(batch["logp_mu_BT"])
     keep_BT = keep_mask(gap_BT, chunk_BT, segment_BT, num_chunks, mismatch)
-    loss_BT *= importance_weight(gap_BT, chunk_BT, segment_BT, num_chunks, mismatch)
+    mismatch_BT = importance_weight(gap_BT, chunk_BT, segment_BT, num_chunks, mismatch)
+    loss_BT *= mismatch_BT
     if hp.kl_weight:
         logp_ref_BT = of_policy(batch["logp_ref_BT"])
         sums["kl"] = (logp_BT - logp_ref_BT).sum()
-        loss_BT += hp.kl_weight * divergence(logp_BT, logp_ref_BT, hp.kl_estimator)
+        kl_BT = divergence(logp_BT, logp_ref_BT, hp.kl_estimator, logp_BT - logp_old_BT)
+        loss_BT += hp.kl_weight * (mismatch_BT * kl_BT if hp.kl_estimator == WEIGHTED else kl_BT)
     if hp.entropy_weight:
         bonus_BT = hp.entropy_weight * of_policy(entropy_BT)
         factor_BT = batch.get("entropy_BT")

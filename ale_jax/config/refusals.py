@@ -171,6 +171,6 @@ REFUSALS = (
         "k1 has no gradient",
         lambda c: c.loss.kl_estimator == "k1",
         "loss.kl_estimator k1 does not pull towards the reference, because its gradient has the "
-        "mean 0 for every reference: choose k2 or k3",
+        "mean 0 for every reference: choose k2, k3 or k3_weighted",
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -18,6 +18,8 @@ from ale_jax.data.replay import Group
 from ale_jax.learn.chunks import Chunk, chunks_of, overlong_penalty
 from ale_jax.records import Trajectory
 from ale_jax.status import STATUS_RULES
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +165,14 @@ def _recent_anchors(
 
 def credit_table(table: RewardTable, num_groups: int, algo: AlgoConfig) -> Credit:
     """Returns the credit of each chunk of the table, in arrays of NumPy."""
-    return jax.device_get(_credit_chunks(table.rewards, num_groups, algo.gamma, algo.advantage))
+    rewards = on_cpu(table.rewards)
+    return jax.device_get(_credit_chunks(rewards, num_groups, algo.gamma, algo.advantage))
+
+
+def on_cpu(arrays: T) -> T:
+    """Places arrays on this host's CPU. There, sums by segment add in the order of the units; a GPU
+    adds in no fixed order, and a resumed run must be bit-identical to an unbroken one."""
+    return jax.device_put(arrays, jax.local_devices(backend="cpu")[0])
 
 
 _credit_chunks = jax.jit(credit_chunks, static_argnums=(1, 2, 3))

@@ -25,6 +25,7 @@ from ale_jax.algo.values import (
 )
 from ale_jax.config.algo import AdvantageHypers, AlgoConfig
 from ale_jax.config.critics import CriticsHypers
+from ale_jax.learn.credit import on_cpu
 from ale_jax.records import Batch
 
 # Takes all batches of a step, and returns the same batches with scaled advantages.
@@ -82,13 +83,13 @@ def scale_advantages(batches: list[Batch], tag_G: np.ndarray, hp: AdvantageHyper
         return np.stack(arrays_BT + [empty_BT] * (room - len(batches)))
 
     by_chunk = hp.steps_are_chunks
-    advantage_MBT = _scale_token_advantages(
+    arrays = (
         stack([b.advantage_BT for b in batches]),
         stack([time_steps(b, by_chunk) for b in batches]),
         stack([b.group_BT for b in batches]),
         tag_G,
-        hp,
     )
+    advantage_MBT = _scale_token_advantages(*on_cpu(arrays), hp)
     scaled = zip(batches, jax.device_get(advantage_MBT))  # without the empty ones
     return _with_advantages(batches, [of_time_steps(x_BT, b, by_chunk) for b, x_BT in scaled])
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from ale_jax.config.algo import FROM_CRITICS, AlgoConfig
 from ale_jax.config.build import build_config, with_tuples
 from ale_jax.config.fields import flat
@@ -90,6 +92,12 @@ def check_sections(config: RunConfig) -> None:
 def check_devices(config: RunConfig) -> None:
     """Raises ValueError unless batches and weights can be sharded over the local devices, the
     initial weights and the tokenizer can be used, and the run fits into the devices' memory."""
+    try:
+        jax.local_devices(backend="cpu")
+    except RuntimeError as error:
+        raise ValueError(
+            "JAX_PLATFORMS leaves out the CPU, on which credit is computed: add it, as in cuda,cpu"
+        ) from error
     mesh = make_mesh(config.mesh)
     check_rows(config.learn.microbatch_rows, mesh)
     # With a tokenizer of its own, the vocabulary size is not known before that is loaded.

@@ -60,7 +60,8 @@ def _is_due(count: int) -> bool:
 
 def why_untrained(report: StepReport, values: Mapping[str, Any]) -> str:
     """Returns the likely reason why a step had no gradient, and what can be done about it."""
-    rewards = [trajectory.episode.reward for trajectory in report.trajectories]
+    earned = (trajectory.episode.reward for trajectory in report.trajectories)
+    rewards = [reward for reward in earned if reward is not None]
     if not report.made.batches:
         if min(rewards) < max(rewards):
             return "the advantages are all 0, as in each group all episodes earned the same"

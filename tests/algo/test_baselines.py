@@ -1,10 +1,23 @@
+import functools
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ale_jax.algo.baselines import STD_FLOOR, baseline, divisor, key_mean, standardise
-from ale_jax.config.algo import MEANS, STDS
+from ale_jax.algo.baselines import (
+    STD_FLOOR,
+    against_history,
+    against_state,
+    along_tree,
+    baseline,
+    divisor,
+    key_mean,
+    scale_token_advantages,
+    standardise,
+)
+from ale_jax.config.algo import MEANS, STDS, AdvantageHypers
 from tests.rows import each_row
 
 # Two groups of one family and one of another; the third of group 0 is lost.
@@ -79,3 +92,32 @@ def test_what_is_equal_teaches_nothing_by_its_deviation_either():
         "group",
     )
     np.testing.assert_array_equal(found_U, np.zeros(3))
+
+
+def temporary_bytes(function, *arguments):
+    compiled = jax.jit(function).lower(*arguments).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
+
+
+@each_row("mean, std", [("group", "group"), ("leave_one_out", "none"), ("batch", "batch")])
+def test_the_scale_of_tokens_needs_memory_for_tokens_and_not_for_tokens_times_groups(mean, std):
+    hp = AdvantageHypers("token_return", mean=mean, std=std)
+    scale = functools.partial(scale_token_advantages, hp=hp)
+    shape, tokens = (2, 4, 2048), 2 * 4 * 2048
+    numbers = jnp.zeros(shape), jnp.ones(shape, bool), jnp.zeros(shape, int)
+    few, many = (temporary_bytes(scale, *numbers, jnp.zeros(G, int)) for G in (4, 256))
+    assert few <= many < few + tokens
+
+
+def test_states_need_memory_for_chunks_and_not_for_chunks_times_trajectories():
+    N, C = 64, 16
+    return_NC, real_NC = jnp.zeros((N, C)), jnp.ones((N, C), bool)
+    anchor_NC = jnp.zeros((N, C), int)
+    history = functools.partial(against_history, std="group")
+    state = functools.partial(against_state, std="group")
+    for function, arguments in (
+        (history, (return_NC, anchor_NC, real_NC)),
+        (state, (return_NC, anchor_NC, real_NC)),
+        (along_tree, (return_NC[:, 0], return_NC[:, 0], anchor_NC, real_NC)),
+    ):
+        assert temporary_bytes(function, *arguments) < 20 * 4 * N * C, function

@@ -1,4 +1,4 @@
-"""Ratios at three levels, what filters and weighs by them, their histogram and divergences."""
+"""Ratios at three levels, what filters and weighs by them, and their histogram."""
 
 import math
 
@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from ale_jax.algo import policy_loss
-from ale_jax.algo.losses import MAX_K3, divergence
 from ale_jax.algo.ratio import exp_log_ratio, importance_weight, keep_mask, log_ratio
 from ale_jax.config.algo import LossHypers, MismatchHypers
 from tests.algo.batches import LN2, f32, loss_and_grad, make_batch
@@ -110,50 +109,6 @@ def test_ratios_beyond_a_fifth_are_far():
     _, sums, _ = loss_and_grad(f32(np.log(ratio_BT)), batch, LossHypers("vanilla"))
     # Chunks: sqrt(0.75 * 0.85) = 0.798 and sqrt(1.15 * 1.25) = 1.199.
     assert (sums["token_ratios_far"], sums["chunk_ratios_far"]) == (2, 1)
-
-
-def test_divergences_by_hand():
-    logp, ref = f32([[0.0, LN2]]), f32([[LN2, 0.0]])  # ref / pi: 2 and 1/2
-    np.testing.assert_allclose(divergence(logp, ref, "k1"), [[-LN2, LN2]], rtol=1e-6)
-    np.testing.assert_allclose(divergence(logp, ref, "k2"), [[LN2**2 / 2] * 2], rtol=1e-6)
-    np.testing.assert_allclose(
-        divergence(logp, ref, "k3"), [[2 - 1 - LN2, 0.5 - 1 + LN2]], rtol=1e-5
-    )
-
-
-def test_what_the_gradients_of_the_divergences_are_in_the_mean():
-    """Over a vocabulary: of k1 nothing, of k2 that of KL(pi || ref), of k3 of KL(ref || pi)."""
-    logit_V, ref_V = f32([0.3, -0.5, 1.0]), jax.nn.log_softmax(f32([1.0, 0.0, -0.4]))
-    pi_V = jax.nn.softmax(logit_V)
-
-    def mean_gradient(estimator):
-        def expected(logit_V):
-            return (pi_V * divergence(jax.nn.log_softmax(logit_V), ref_V, estimator)).sum()
-
-        return jax.grad(expected)(logit_V)
-
-    def kl(logit_V):
-        log_V = jax.nn.log_softmax(logit_V)
-        return (jnp.exp(log_V) * (log_V - ref_V)).sum()
-
-    def reverse_kl(logit_V):
-        return (jnp.exp(ref_V) * (ref_V - jax.nn.log_softmax(logit_V))).sum()
-
-    np.testing.assert_allclose(mean_gradient("k1"), np.zeros(3), atol=1e-6)
-    np.testing.assert_allclose(mean_gradient("k2"), jax.grad(kl)(logit_V), atol=1e-6)
-    np.testing.assert_allclose(mean_gradient("k3"), jax.grad(reverse_kl)(logit_V), atol=1e-6)
-
-
-def test_an_abandoned_token_does_not_own_the_step():
-    for far in (-5.0, -1e4):
-        value, grad = jax.value_and_grad(lambda x: divergence(x, f32(0.0), "k3"))(f32(far))
-        assert (value, grad) == (MAX_K3, 0.0)
-
-
-def test_a_token_that_the_policy_is_far_too_fond_of_is_pulled_back():
-    for far in (12.0, 1e4):  # k3 = e^-d - 1 + d, and its derivative 1 - e^-d
-        value, grad = jax.value_and_grad(lambda x: divergence(x, f32(0.0), "k3"))(f32(far))
-        np.testing.assert_allclose([value, grad], [far - 1, 1.0], rtol=1e-4)
 
 
 def test_the_histogram_finds_what_was_counted_to_the_width_of_a_bin():

@@ -1,0 +1,99 @@
+"""Divergences from the reference: their values, and what their gradients are in the mean."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ale_jax.algo.divergence import MAX_K3, divergence
+from ale_jax.config.algo import LossHypers, MismatchHypers
+from tests.algo.batches import LN2, f32, loss_and_grad, make_batch
+
+
+def test_divergences_by_hand():
+    logp, ref = f32([[0.0, LN2]]), f32([[LN2, 0.0]])  # ref / pi: 2 and 1/2
+    np.testing.assert_allclose(divergence(logp, ref, "k1"), [[-LN2, LN2]], rtol=1e-6)
+    np.testing.assert_allclose(divergence(logp, ref, "k2"), [[LN2**2 / 2] * 2], rtol=1e-6)
+    np.testing.assert_allclose(
+        divergence(logp, ref, "k3"), [[2 - 1 - LN2, 0.5 - 1 + LN2]], rtol=1e-5
+    )
+
+
+def test_what_the_gradients_of_the_divergences_are_in_the_mean():
+    """Over a vocabulary: of k1 nothing, of k2 that of KL(pi || ref), of k3 of KL(ref || pi)."""
+    logit_V, ref_V = f32([0.3, -0.5, 1.0]), jax.nn.log_softmax(f32([1.0, 0.0, -0.4]))
+    pi_V = jax.nn.softmax(logit_V)
+
+    def mean_gradient(estimator):
+        def expected(logit_V):
+            return (pi_V * divergence(jax.nn.log_softmax(logit_V), ref_V, estimator)).sum()
+
+        return jax.grad(expected)(logit_V)
+
+    def kl(logit_V):
+        log_V = jax.nn.log_softmax(logit_V)
+        return (jnp.exp(log_V) * (log_V - ref_V)).sum()
+
+    def reverse_kl(logit_V):
+        return (jnp.exp(ref_V) * (ref_V - jax.nn.log_softmax(logit_V))).sum()
+
+    np.testing.assert_allclose(mean_gradient("k1"), np.zeros(3), atol=1e-6)
+    np.testing.assert_allclose(mean_gradient("k2"), jax.grad(kl)(logit_V), atol=1e-6)
+    np.testing.assert_allclose(mean_gradient("k3"), jax.grad(reverse_kl)(logit_V), atol=1e-6)
+
+
+def test_the_weighted_divergence_has_the_right_gradient_on_tokens_of_older_weights():
+    """Over a vocabulary, drawn from pi_old; k2, which is right on tokens of pi, is not."""
+    logit_V, ref_V = f32([0.3, -0.5, 1.0]), jax.nn.log_softmax(f32([1.0, 0.0, -0.4]))
+    old_V = jax.nn.log_softmax(f32([-0.6, 0.9, 0.2]))
+
+    def expected(logit_V, estimator):
+        logp_V = jax.nn.log_softmax(logit_V)
+        return (jnp.exp(old_V) * divergence(logp_V, ref_V, estimator, logp_V - old_V)).sum()
+
+    def kl(logit_V):
+        log_V = jax.nn.log_softmax(logit_V)
+        return (jnp.exp(log_V) * (log_V - ref_V)).sum()
+
+    value, grad_V = jax.value_and_grad(expected)(logit_V, "k3_weighted")
+    np.testing.assert_allclose(value, kl(logit_V), rtol=1e-5)
+    np.testing.assert_allclose(grad_V, jax.grad(kl)(logit_V), atol=1e-6)
+    assert np.abs(jax.grad(expected)(logit_V, "k2") - jax.grad(kl)(logit_V)).max() > 0.1
+
+
+def test_the_weighted_divergence_has_no_edge_and_is_finite_anywhere():
+    pull = jax.grad(lambda x, lr: divergence(x, f32(0.0), "k3_weighted", lr))
+    steps = [float(pull(f32(d), f32(0.0))) for d in np.arange(-8.0, 8.0, 0.1)]
+    np.testing.assert_allclose(np.diff(steps), 0.1, rtol=1e-3)
+    for far in (-1e4, 1e4):
+        for shift in (-1e4, 1e4):
+            value = divergence(f32(far), f32(0.0), "k3_weighted", f32(shift))
+            assert np.isfinite([value, pull(f32(far), f32(shift))]).all()
+
+
+def test_in_a_loss_it_has_the_whole_weight_of_the_token():
+    """pi / pi_old of the token, and pi_old / mu as far as the loss has it: of two chunks 1.5, to
+    which it is capped, and 1."""
+    arrays = {
+        "logp_mu_BT": [[0, -2 * LN2, 0, -1.0]],
+        "logp_old_BT": [[0, 0, 0, -1.0]],
+        "logp_ref_BT": [[0, -1.0, -1.0, -1.0]],
+    }
+    batch = make_batch([[-1, 0, 0, 1]], [[1, 1, 1, 1]], **arrays)
+    hp = LossHypers("vanilla", kl_weight=0.2, kl_estimator="k3_weighted")
+    mismatch = MismatchHypers("chunk", 1.5)
+    logp_BT = f32([[0, -1.5, -1.5, -1.5]])
+    _, _, grad_BT = loss_and_grad(logp_BT, batch, hp, mismatch, loss_denominator=1.0)
+    weight_T = [0, 1.5 * np.exp(-1.5), 1.5 * np.exp(-1.5), np.exp(-0.5)]
+    np.testing.assert_allclose(grad_BT[0], 0.2 * -0.5 * np.array(weight_T), rtol=1e-5)
+
+
+def test_an_abandoned_token_does_not_own_the_step():
+    for far in (-5.0, -1e4):
+        value, grad = jax.value_and_grad(lambda x: divergence(x, f32(0.0), "k3"))(f32(far))
+        assert (value, grad) == (MAX_K3, 0.0)
+
+
+def test_a_token_that_the_policy_is_far_too_fond_of_is_pulled_back():
+    for far in (12.0, 1e4):  # k3 = e^-d - 1 + d, and its derivative 1 - e^-d
+        value, grad = jax.value_and_grad(lambda x: divergence(x, f32(0.0), "k3"))(f32(far))
+        np.testing.assert_allclose([value, grad], [far - 1, 1.0], rtol=1e-4)
