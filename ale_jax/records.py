@@ -111,7 +111,7 @@ class ReplyKind(enum.StrEnum):
     """What became of a reply of the policy."""
 
     ACTION = "action"  # it was carried out, or may have been
-    CUT = "cut"  # it was cut at a token limit before it was an action, and none was carried out
+    CUT = "cut"  # the full context cut it before it was an action, and nothing follows it
     REPLACED = "replaced"  # the agent asked again, or went on with other words in its place
     SIDE = "side"  # to a call without tools, such as for a title, and read by nobody afterwards
 

@@ -13,8 +13,8 @@ REPLACED, SIDE = "replaced", "side"  # as in `records.ReplyKind`
 
 @dataclasses.dataclass(frozen=True)
 class CreditHypers(Settings):
-    """What of an episode earns credit. A reply that was cut at a token limit before it was an
-    action never does.
+    """What of an episode earns credit. A reply that the full context cut before it was an action
+    never does.
     """
 
     overlong: str = setting(

@@ -116,11 +116,11 @@ def test_a_reply_cut_at_its_length_is_played():
     assert episode.cut_replies == (), "it was an action, and nothing was written after it"
 
 
-def test_a_cut_reply_without_a_call_was_no_action_and_a_malformed_one_of_full_length_was():
+def test_a_malformed_reply_is_an_action_also_if_it_was_cut_at_its_length():
     policy = StoppingPolicy(*["stop", "length", "length", "stop"], texts=["bad", "bad", "a", "end"])
     episode = play(FakeEnv(), policy, KEY, LIMITS)
     assert (episode.status, episode.malformed_calls) == (Status.FINISHED, 2)
-    assert episode.cut_replies == (1,)
+    assert episode.cut_replies == ()
 
 
 def test_a_cut_reply_that_was_judged_is_an_action_at_a_limit():

@@ -33,13 +33,10 @@ def mark_replies(calls: Sequence[Call], cut_replies: Sequence[int] | None) -> No
 def _is_cut(call: Call) -> bool:
     """Whether the reply to an agent's program was cut before it was an action.
 
-    Where tools are offered, an action is a call of one. Of an agent that reads its actions from the
-    text, nobody here knows whether it has found one; but if the context was full, and nothing
-    follows, nobody saw what it led to.
+    If the context was full, no call could be read, and nothing follows, nobody saw what it led to.
+    A reply that was cut at its own limit is answered by the agent, and earns what that leads to.
     """
-    if call.stop == "stop" or _reply(call).tool_calls:
-        return False
-    return call.has_tools or (call.stop == "context_full" and not call.children)
+    return call.stop == "context_full" and not _reply(call).tool_calls and not call.children
 
 
 def _replaced(calls: Sequence[Call]) -> Iterator[Call]:

@@ -43,15 +43,15 @@ def kinds(tree, cut_replies=None):
     return [(call.reply.content, str(call.kind)) for call in calls]
 
 
-def test_where_tools_are_offered_a_cut_reply_without_a_call_is_no_action(tree):
+def test_what_the_full_context_cut_before_a_call_is_no_action(tree):
     told = [TASK]
     for text, calls, stop in (
         ("I talk", (), "length"),
         ("I call", (RUN,), "length"),
-        ("I end", (), "stop"),
+        ("I ramble", (), "context_full"),
     ):
         told += [answer(tree, told, text, TOOLS, calls, stop), SEEN]
-    assert kinds(tree) == [("I talk", "cut"), ("I call", "action"), ("I end", "action")]
+    assert kinds(tree) == [("I talk", "action"), ("I call", "action"), ("I ramble", "cut")]
 
 
 def test_of_text_only_what_filled_the_context_is_surely_no_action(tree):
