@@ -52,6 +52,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from ale_jax.config.engine import PLAIN, Sampling
 from ale_jax.status import Status
 
 
@@ -74,6 +75,7 @@ FREE, FORCED = -1, -2
 # Distinct sampling masks of an episode, and of a packed row. Of 151,936 tokens one takes 19 kB, and
 # those of a row take 4.9 MB.
 MAX_MASKS = 256
+MAX_CUT_MASKS = 1 << 15  # of an episode if `Sampling.cuts`; as many as their numbers, int16, can be
 MASK_WORD = 32  # tokens of the vocabulary whose permissions are the bits of one number
 
 
@@ -123,9 +125,9 @@ class Turn:
     prompt_ids: ids appended to the context since the last turn (instruction or observation).
     action_ids: ids that the policy sampled, stop token included. The next three have one entry per
     such id.
-    logp_mu: natural log, under the distribution that was actually sampled from.
-    logp_old: under the plain softmax of the same weights (temperature 1, without top-k or
-    top-p), over the tokens that were allowed.
+    logp_mu: natural log, under the distribution that was sampled from: the softmax of the logits
+    over the temperature, among the tokens that were allowed and that top-k, top-p and min-p left.
+    logp_old: the learner's for the same distribution; the sampler's, until it is recomputed.
     version: the version of the weights that generated each token.
     reward: this chunk's own reward. Where only the outcome is rewarded, the last chunk has it.
     mask_id: of each sampled id the number of the mask that restricted its draw, a row of the
@@ -134,13 +136,13 @@ class Turn:
     In a single conversation it adds nothing, and may be 0 throughout.
 
     Weights 4 sampled the first token, of probability 3/4, and weights 5, published meanwhile, the
-    second one, of probability 1/2; one other token was possible each time. At temperature 1/2, mu
-    is 9/10 (9 to 1 are the squares of 3 to 1) and 1/2:
+    second one, of probability 1/2; one other token was possible each time. At temperature 1/2, the
+    probabilities are 9/10 (9 to 1 are the squares of 3 to 1) and 1/2:
 
         prompt_ids     5      8        "list the files"
         action_ids     3      1        the call, and the stop token
         logp_mu       -0.11  -0.69
-        logp_old      -0.29  -0.69
+        logp_old      -0.11  -0.69
         version        4      5
     """
 
@@ -286,9 +288,9 @@ class Trajectory:
     `num_tokens` tokens, in each of the L layers that have experts; int16, -1 for the last token,
     which the sampler never processed.
     side_branches: the other conversations, if the agent had several. None has more sampled turns.
-    mask_Iw: the distinct sampling masks that replies of all conversations were held to, at most
-    MAX_MASKS, as int32 bit fields: bit v % 32 of word v // 32 says whether token v was allowed.
-    None if no reply was held to a schema.
+    mask_Iw: the distinct sampling masks of all conversations, at most MAX_MASKS or MAX_CUT_MASKS,
+    as int32 bit fields: bit v % 32 of word v // 32 says whether token v could be drawn. None if no
+    reply was held to a schema or cut. sampling: how all replies were drawn.
     calls: counted while the episode was played.
 
     Of two turns, which read 2 and 1 tokens and wrote 2 and 1, `num_tokens` is 6. Without a prefix,
@@ -303,6 +305,7 @@ class Trajectory:
     rejected: tuple[Status, ...] = ()
     side_branches: tuple[SideBranch, ...] = ()
     mask_Iw: NDArray[np.int32] | None = None
+    sampling: Sampling = PLAIN
     calls: CallCounts = CallCounts()
 
     @property
@@ -349,8 +352,9 @@ class Batch:
     logp_ref_BT, logp_prox_BT: log-probabilities under the reference policy and under the weights at
     the start of the step. entropy_BT: factor on each token's entropy bonus (None: 1).
     expert_BTLK: for router replay, as in `Trajectory`, -1 also for padding.
+    temperature_BT: what each token's logits are divided by, 1 outside of sampled chunks.
     mask_id_BT, mask_BIw: as in `Turn` and `Trajectory`, of each token the number of one of its
-    row's MAX_MASKS sampling masks, FREE outside of sampled chunks.
+    row's sampling masks, FREE outside of sampled chunks. I is MAX_MASKS, or T if `Sampling.cuts`.
     weight_BT: of an episode's chunk tokens, the share that is in this token's trajectory, where an
     episode has several, its conversations; 1 on padding.
 
@@ -382,6 +386,7 @@ class Batch:
     logp_prox_BT: NDArray[np.float32] | None = None
     entropy_BT: NDArray[np.float32] | None = None
     expert_BTLK: NDArray[np.int16] | None = None
+    temperature_BT: NDArray[np.float32] | None = None
     mask_id_BT: NDArray[np.int16] | None = None
     mask_BIw: NDArray[np.int32] | None = None
     weight_BT: NDArray[np.float32] | None = None

@@ -117,7 +117,7 @@ def _play(engine: Engine, number: int) -> tuple[bytes, float]:
         most = int(draw.integers(8, 24))
         reply = engine.reply(conversation, ids, most, Sampling(), key).result()
         begun = begun or time.monotonic()
-        replies += [reply.ids.tobytes(), reply.logp_old.tobytes()]
+        replies += [reply.ids.tobytes(), reply.logp_plain.tobytes()]
     engine.end(conversation)
     return b"".join(replies), time.monotonic() - begun
 

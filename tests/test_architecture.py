@@ -65,6 +65,7 @@ ALSO_ALLOWED = {
     ("system", "configs"): "a name of a preset has to mean that preset",
     ("config", "sandbox"): "what a sandbox may use is part of a run's config",
     ("monitor", "status"): "a closed list of statuses is written down by its names",
+    ("records", "config"): "a trajectory says how its tokens were drawn",
     ("monitor", "files"): "what it writes down is written whole",
     ("gateway", "engine"): "the custody of tokens asks the engine for them",
     ("rollout", "agent"): "an episode is the agent's loop around a policy",

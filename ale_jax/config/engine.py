@@ -8,6 +8,7 @@ from ale_jax.config.model import SAME, STORED_AS
 from ale_jax.config.setting import Settings, setting
 
 MOST_TOP_K = 2**31 - 1  # slots keep it as int32
+GREEDY_BELOW = 1e-30  # a temperature; logits that are divided by less would overflow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +142,7 @@ class EngineShape(Settings):
 @dataclasses.dataclass(frozen=True)
 class Sampling(Settings):
     """How one request is sampled. The logits are truncated after the temperature is applied, top_k
-    before top_p before min_p, as in transformers.
+    before top_p before min_p, as in transformers. What is trained is the policy as it is sampled.
     """
 
     temperature: float = setting(
@@ -170,3 +171,16 @@ class Sampling(Settings):
         at_least=0,
         below=1,
     )
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most probable token is taken, so that there is no distribution."""
+        return self.temperature < GREEDY_BELOW
+
+    @property
+    def cuts(self) -> bool:
+        """Whether each token is drawn from a set of its own: what top_k, top_p and min_p leave."""
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+
+
+PLAIN = Sampling()  # from the softmax of the logits as they are

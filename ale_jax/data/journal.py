@@ -25,6 +25,7 @@ from typing import IO
 
 import numpy as np
 
+from ale_jax.config.engine import Sampling
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.data.trajectory_frames import DamagedFrame, encode_frame, read_frames
 from ale_jax.records import EpisodeKey, RolloutRequest, Trajectory
@@ -92,16 +93,19 @@ class Journal:
             self._found, self._closed = [], kept
             self._open()
 
-    def recall(self, versions: range, is_open: Callable[[int], bool]) -> Recall:
+    def recall(self, versions: range, is_open: Callable[[int], bool], sampling: Sampling) -> Recall:
         """Returns what a resumed run can use of the segments that were found.
 
         versions: of the weights that may have sampled a token, up to the restored version.
+        sampling: of the run. Entries that were drawn in another way are not used, and neither are
+        those of versions of the program that did not write down how.
         """
         read = (trajectory for path in self._found for trajectory in self._read(path))
         usable = (
             trajectory
             for trajectory in read
             if is_open(trajectory.episode.key.group)
+            and trajectory.sampling == sampling
             and all(version in versions for version in _versions(trajectory))
         )
         return Recall(versions[-1], usable, self._record)

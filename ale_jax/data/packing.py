@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ale_jax.config.engine import PLAIN, Sampling
 from ale_jax.config.learn import Shape
+from ale_jax.data.row_masks import Masks, RowMasks
 from ale_jax.records import (
     FREE,
     MAX_MASKS,
@@ -29,7 +31,6 @@ from ale_jax.records import (
 )
 
 Ids = Sequence[int] | NDArray[np.int32]  # of tokens
-Masks = Mapping[int, bytes]  # of a trajectory, by their number there
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +43,8 @@ class Sample:
     reward_C: float32, each chunk's own reward; None: the reward of its turn.
     imitate_P: float32, one per prefix turn, the weight of its tokens in the imitation term; None:
     0.
-    group, member, weight: as in `Batch`. expert_TLK, for all its tokens, and mask_Iw: as in
-    `Trajectory`.
+    group, member, weight: as in `Batch`. expert_TLK, for all its tokens, mask_Iw and sampling: as
+    in `Trajectory`.
 
     Of three turns the first one was given, and the others are chunks with the advantages 1/2 and 1:
 
@@ -64,6 +65,7 @@ class Sample:
     mask_Iw: NDArray[np.int32] | None = None
     uncredited: frozenset[int] = frozenset()
     weight: float = 1.0
+    sampling: Sampling = PLAIN
 
     def __post_init__(self) -> None:
         assert len(self.advantage_C) == self.num_chunks, (self.advantage_C, self.num_chunks)
@@ -91,6 +93,7 @@ class Sample:
             member=trajectory.episode.key.member,
             expert_TLK=conversation.expert_TLK,
             mask_Iw=trajectory.mask_Iw,
+            sampling=trajectory.sampling,
             **more,
         )
 
@@ -226,50 +229,22 @@ def _check_fits(sample: Sample, shape: Shape) -> None:
     if sample.turns and len(sample.turns[0].prompt_ids) == 0:
         raise ValueError("a trajectory begins with a policy token: give its first turn a prompt")
     assert all(len(t.action_ids) > 0 for t in sample.turns), "a turn without action tokens"
-    assert len(sample.masks) <= MAX_MASKS, "more masks than an episode may have"
+    assert len(sample.masks) <= _most_masks([sample], shape), "more masks than an episode may have"
 
 
-class _RowMasks:
-    """The sampling masks of a row, at most MAX_MASKS, numbered as they are added.
-
-    Each row has a table of the distinct masks of its trajectories, so that it can be sent to any
-    host and placed on any device by itself. Trajectories of one group play one task, are mostly
-    held to the same schemas, and share their masks.
-    """
-
-    def __init__(self) -> None:
-        self._number_of: dict[bytes, int] = {}
-
-    def has_room(self, masks: Masks) -> bool:
-        return len(self._number_of.keys() | masks.values()) <= MAX_MASKS
-
-    def add(self, masks: Masks) -> None:
-        assert self.has_room(masks), len(masks)
-        for mask in masks.values():
-            self._number_of.setdefault(mask, len(self._number_of))
-
-    def fill(self, mask_Iw: np.ndarray) -> None:
-        """Writes the table of the row."""
-        for mask, number in self._number_of.items():
-            mask_Iw[number] = np.frombuffer(mask, np.int32)
-
-    def ids(self, turn: Turn, masks: Masks) -> np.ndarray:
-        """The turn's mask_id, with the numbers that the trajectory's `masks` have in the row."""
-        if turn.mask_id is None:
-            return np.full(len(turn.action_ids), FREE, np.int16)
-        ids = turn.mask_id.copy()
-        for number, mask in masks.items():
-            ids[turn.mask_id == number] = self._number_of[mask]
-        return ids
+def _most_masks(samples: Sequence[Sample], shape: Shape) -> int:
+    """Returns how many distinct sampling masks a row has room for. If what each token is drawn from
+    is cut, a mask for each token: no row is closed, and nothing is left out, for want of room."""
+    return shape.pack_length if any(each.sampling.cuts for each in samples) else MAX_MASKS
 
 
 class _Row:
     """A row that is being filled."""
 
-    def __init__(self, shape: Shape):
+    def __init__(self, shape: Shape, most_masks: int):
         self._free_tokens, self._free_chunks = shape.pack_length, shape.chunks_per_pack
         self.samples: list[Sample] = []
-        self.masks = _RowMasks()
+        self.masks = RowMasks(most_masks)
 
     def has_room(self, sample: Sample) -> bool:
         return (
@@ -293,7 +268,7 @@ def _room(sample: Sample) -> int:
 def _assign_rows(samples: Sequence[Sample], shape: Shape) -> tuple[list[_Row], list[Sample]]:
     for sample in samples:
         _check_fits(sample, shape)
-    rows = [_Row(shape) for _ in range(shape.microbatch_rows)]
+    rows = [_Row(shape, _most_masks(samples, shape)) for _ in range(shape.microbatch_rows)]
     unplaced = []
     # sorted() is stable, so equal lengths keep their order and the packing is reproducible.
     for i in sorted(range(len(samples)), key=lambda i: -samples[i].num_tokens):
@@ -306,9 +281,11 @@ def _assign_rows(samples: Sequence[Sample], shape: Shape) -> tuple[list[_Row], l
 
 
 def _empty_batch(shape: Shape, samples: Sequence[Sample]) -> Batch:
-    """Makes a batch of padding; it has arrays of experts, masks and weights if some sample has."""
+    """Makes a batch of padding; it has arrays of experts, temperatures, masks and weights if some
+    sample needs them."""
     BT = shape.microbatch_rows, shape.pack_length
     LK = next((s.expert_TLK.shape[1:] for s in samples if s.expert_TLK is not None), None)
+    is_tempered = any(s.sampling.temperature != 1 for s in samples)
     w = next((s.mask_Iw.shape[1] for s in samples if s.mask_Iw is not None), None)
     is_weighted = any(s.weight != 1.0 for s in samples)
     return Batch(
@@ -325,8 +302,9 @@ def _empty_batch(shape: Shape, samples: Sequence[Sample]) -> Batch:
         reward_BT=np.zeros(BT, np.float32),
         imitate_BT=np.zeros(BT, np.float32),
         expert_BTLK=None if LK is None else np.full(BT + LK, -1, np.int16),
+        temperature_BT=np.ones(BT, np.float32) if is_tempered else None,
         mask_id_BT=None if w is None else np.full(BT, FREE, np.int16),
-        mask_BIw=None if w is None else np.zeros((BT[0], MAX_MASKS, w), np.int32),
+        mask_BIw=None if w is None else np.zeros((BT[0], _most_masks(samples, shape), w), np.int32),
         weight_BT=np.ones(BT, np.float32) if is_weighted else None,
     )
 
@@ -367,6 +345,8 @@ def _fill_chunk(batch: Batch, b: int, written: slice, sample: Sample, c: int) ->
     batch.logp_mu_BT[b, written] = turn.logp_mu
     batch.logp_old_BT[b, written] = turn.logp_old
     batch.version_BT[b, written] = turn.version
+    if batch.temperature_BT is not None:
+        batch.temperature_BT[b, written] = sample.sampling.temperature
     batch.advantage_BT[b, written] = sample.advantage_C[c]
     reward = turn.reward if sample.reward_C is None else sample.reward_C[c]
     batch.reward_BT[b, written.stop - 1] = reward

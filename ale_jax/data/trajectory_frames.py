@@ -20,9 +20,11 @@ from typing import IO, Any
 
 import numpy as np
 
+from ale_jax.config.engine import Sampling
 from ale_jax.files import parse_json
 from ale_jax.records import (
     FORCED,
+    MAX_CUT_MASKS,
     MAX_MASKS,
     CallCounts,
     Episode,
@@ -73,6 +75,7 @@ def encode_frame(trajectory: Trajectory) -> bytes | None:
         "rejected": list(trajectory.rejected),
         "calls": dataclasses.asdict(trajectory.calls),
         "branches": list(map(_branch_fields, branches)),
+        "sampling": dataclasses.asdict(trajectory.sampling),
         "has_masks": trajectory.mask_Iw is not None,
         "arrays": [[array.dtype.str, array.shape] for array in arrays],
     }
@@ -158,6 +161,9 @@ def _decode(body: bytes) -> Trajectory:
         calls=_calls(fields.get("calls", {})),
         side_branches=tuple(SideBranch(**each) for each in side),
         mask_Iw=next(arrays, None),
+        # A frame without it is of a version that had this distribution in mind, whatever it drew
+        # from: who reads compares it with the run's.
+        sampling=Sampling(**fields.get("sampling", {})),
         **whole,
     )
     _check_masks(trajectory)
@@ -240,7 +246,8 @@ def _check_masks(trajectory: Trajectory) -> None:
     if mask_Iw is None:
         _require(not held, "turns whose masks are missing", len(held))
         return
-    _require(mask_Iw.ndim == 2 and len(mask_Iw) <= MAX_MASKS, "masks", mask_Iw.shape)
+    most = MAX_CUT_MASKS if trajectory.sampling.cuts else MAX_MASKS
+    _require(mask_Iw.ndim == 2 and len(mask_Iw) <= most, "masks", mask_Iw.shape)
     for action_ids, mask_id in held:
         known = (mask_id >= FORCED) & (mask_id < len(mask_Iw))
         _require(bool(known.all()), "numbers of masks", mask_id[~known])

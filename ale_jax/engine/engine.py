@@ -50,10 +50,12 @@ class Engine:
         params: Params,
         mesh: Mesh | None = None,
         record_experts: bool = False,
+        record_left: bool = False,
     ):
         """params: the weights to sample with, as version 0 until `publish` says otherwise.
         mesh: of the weights, with the axes of model/sharding.py; None for one device.
         record_experts: whether replies say which experts each token was sent to.
+        record_left: whether requests may keep what top_k, top_p and min_p left (`RequestOptions`).
 
         ValueError if slots or pages cannot be divided over the mesh.
         """
@@ -61,6 +63,7 @@ class Engine:
         self._weights = (params, 0)
         self._mesh = mesh
         shards = num_data_shards(mesh) if mesh else 1
+        self._record_left = record_left
         self._record = ExpertRecord(shape, policy, shards) if record_experts else None
         self.stats = EngineStats()
         self._scheduler = Scheduler(shape, shards, self.stats, self._record)
@@ -117,6 +120,7 @@ class Engine:
         `EngineStopped` if the engine ends first.
         """
         assert len(new_ids) > 0 and max_tokens > 0
+        assert options.left is None or self._record_left, "the engine does not record it"
         ids = np.asarray(new_ids, np.int32)
         with self._wake:
             if self._closed:
@@ -214,6 +218,7 @@ class Engine:
                 stop_ids=self._stop_ids,
                 platform=self._platform,
                 record_experts=self._record is not None,
+                record_left=self._record_left,
             )
         if not dispatch.prefill.num_batches:  # it is empty, and need not be copied to the host
             output = output.replace(prefill_expert_QRTLK=None)
@@ -257,8 +262,10 @@ class Engine:
 def _in_slot(output: DecodeOutput, slot: int) -> DecodedTokens:
     """Returns what was decoded in one slot. output: on the host."""
     assert output.top_id_nSk is not None and output.top_logp_nSk is not None
+    no_words = np.zeros((*output.token_nS.shape, 0), np.int32)
     parts = (
-        *(output.token_nS, output.logp_mu_nS, output.logp_old_nS),
+        *(output.token_nS, output.logp_mu_nS, output.logp_plain_nS),
         *(output.top_id_nSk, output.top_logp_nSk),
+        no_words if output.left_nSw is None else output.left_nSw,
     )
     return DecodedTokens(*(np.asarray(part)[:, slot] for part in parts))

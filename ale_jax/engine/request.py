@@ -54,17 +54,26 @@ class Guide(Protocol):
         """
 
 
+class MaskNumbers(Protocol):
+    """Keeps sampling masks for the learner. It is called by the engine's thread."""
+
+    def number(self, allowed_w: np.ndarray) -> int:
+        """Returns the number of a mask, as in `Turn`. What it raises, the reply fails with."""
+
+
 @dataclasses.dataclass(frozen=True)
 class RequestOptions:
     """How a reply is sampled and served. stop_checker: called after each dispatch that decoded
     tokens of the reply, by the engine's thread. top_logprobs: number of most probable tokens whose
     log-probabilities are wanted. priority: requests of a higher one are served first, and preempt
-    others."""
+    others. left: keeps what each token could be drawn from, after the guide and after top_k, top_p
+    and min_p, of an engine that records it; None: what the guide says is kept."""
 
     stop_checker: StopChecker | None = None
     guide: Guide | None = None
     top_logprobs: int = 0
     priority: int = 0
+    left: MaskNumbers | None = None
 
 
 DEFAULT_OPTIONS = RequestOptions()
@@ -72,8 +81,8 @@ DEFAULT_OPTIONS = RequestOptions()
 
 @dataclasses.dataclass(frozen=True)
 class Sampled:
-    """A reply: its ids, and of each id the log-probability as sampled, the log-probability under
-    the plain softmax, and the version of the weights.
+    """A reply: its ids, and of each id the log-probability as sampled (mu), the log-probability
+    under the plain softmax, which APIs tell, and the version of the weights.
 
     stop: "stop": a stop token was sampled (the last id); "length": max_tokens were sampled;
     "context_full": the conversation has its maximal length (`ids` may be empty).
@@ -84,12 +93,12 @@ class Sampled:
     expert_TLK: if experts are recorded, those of the T tokens that entered the cache since the
     conversation's last reply, int16. The last id of `ids` enters it with the next reply.
 
-    mask_id: as in `Turn`; None if no guide constrained the reply.
+    mask_id: as in `Turn`; None if the reply was free.
     """
 
     ids: np.ndarray
     logp_mu: np.ndarray
-    logp_old: np.ndarray
+    logp_plain: np.ndarray
     version: np.ndarray
     stop: str
     expert_TLK: np.ndarray | None = None

@@ -17,14 +17,15 @@ from ale_jax.engine.request import Request, Sampled, TokenConstraint
 
 
 class DecodedTokens(NamedTuple):
-    """What a dispatch decoded in one slot; the token is -1 once the slot was idle. See
-    `DecodeOutput`."""
+    """What a dispatch decoded in one slot; the token is -1 once the slot was idle. left_nw: without
+    words if it is not recorded. See `DecodeOutput`."""
 
     token_n: np.ndarray
     logp_mu_n: np.ndarray
-    logp_old_n: np.ndarray
+    logp_plain_n: np.ndarray
     top_id_nk: np.ndarray
     top_logp_nk: np.ndarray
+    left_nw: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +72,7 @@ class SequenceState:
         self._length_stop = ""  # `Sampled.stop` if the budget is used up
         self._parts: list[tuple[np.ndarray, ...]] = []  # what the reply consists of so far
         self._constraints: Sequence[TokenConstraint] = ()  # of the tokens of the next dispatch
-        self._mask_ids: list[int] = []  # of its tokens, if it is guided
+        self._mask_ids: list[int] = []  # of its tokens, if it is not free
         self._max_speculative = 0  # per dispatch, as a token that is not accepted costs a step
         self._chunk_ends: deque[tuple[int, int]] = deque()  # (end, size) of the next chunks
 
@@ -158,8 +159,9 @@ class SequenceState:
         found = self._constraints_for(before, min(most, self.budget))
         certain = sum(not each.is_speculative for each in found)
         self._constraints = found[: certain + self._max_speculative]
-        # Once, however often it is asked, and however few of these tokens are decoded.
-        self._mask_ids[len(before) :] = [each.mask_id for each in self._constraints]
+        if self.current.options.left is None:
+            # Once, however often it is asked, and however few of these tokens are decoded.
+            self._mask_ids[len(before) :] = [each.mask_id for each in self._constraints]
         return self._constraints
 
     def accepted(self, decoded: DecodedTokens) -> DecodedTokens:
@@ -177,9 +179,11 @@ class SequenceState:
         ended = self._stop_position(decoded.token_n)
         if ended is not None:
             count = ended  # what the cache holds behind it is overwritten by what comes next
-        ids = decoded.token_n[:count]
-        versions = np.full((count,), version, np.int32)
-        self._parts.append((*(each[:count] for each in decoded), versions))
+        *parts, left_nw = (each[:count] for each in decoded)
+        if not self._keep(left_nw):
+            return
+        ids, versions = parts[0], np.full((count,), version, np.int32)
+        self._parts.append((*parts, versions))
         self._add_page_keys([self.pending_ids[0], *ids[:-1].tolist()])
         self.length += count
         self.budget -= count
@@ -188,6 +192,17 @@ class SequenceState:
             self._finish("stop")
         elif self.budget == 0:
             self._finish(self._length_stop)
+
+    def _keep(self, left_nw: np.ndarray) -> bool:
+        """Keeps what the next tokens could be drawn from, if it is wanted. False if this has failed
+        the request."""
+        if (left := self.current.options.left) is None:
+            return True
+        try:
+            self._mask_ids += map(left.number, left_nw)
+        except Exception as error:  # the others' replies go on
+            self.fail(error)
+        return self.request is not None
 
     def forget_keys(self) -> None:
         """Leaves the rest of the conversation without keys, as other weights compute it."""
@@ -246,12 +261,12 @@ class SequenceState:
     def _finish(self, stop: str) -> None:
         request = self._leave_request()
         ids = version = np.zeros((0,), np.int32)
-        mu = old = np.zeros((0,), np.float32)
+        mu = plain = np.zeros((0,), np.float32)
         top_id_Tk: np.ndarray | None = None
         top_logp_Tk: np.ndarray | None = None
         if self._parts:
             parts = map(np.concatenate, zip(*self._parts, strict=True))
-            ids, mu, old, id_Tk, logp_Tk, version = parts
+            ids, mu, plain, id_Tk, logp_Tk, version = parts
             most = request.options.top_logprobs
             if most and len(ids):
                 top_id_Tk, top_logp_Tk = id_Tk[:, :most], logp_Tk[:, :most]
@@ -263,7 +278,7 @@ class SequenceState:
         self._num_reported = self.length
         mask_id = np.array(self._mask_ids[: len(ids)], np.int16) if self._mask_ids else None
         top = top_id_Tk, top_logp_Tk
-        request.future.set_result(Sampled(ids, mu, old, version, stop, expert_TLK, *top, mask_id))
+        request.future.set_result(Sampled(ids, mu, plain, version, stop, expert_TLK, *top, mask_id))
 
 
 def _allow_the_same(one: TokenConstraint, other: TokenConstraint) -> bool:

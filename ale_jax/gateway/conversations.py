@@ -16,8 +16,12 @@ from ale_jax.gateway.requests import SampleOptions
 
 
 class Sampled(SampledTokens, Protocol):
-    """What the engine wrote, and how it ended. stop: "stop", "length" or "context_full". top_id_Tk,
-    top_logp_Tk: the most probable tokens, as many as were asked for; None if none were."""
+    """What the engine wrote, and how it ended. stop: "stop", "length" or "context_full".
+    logp_plain: under the plain softmax. top_id_Tk, top_logp_Tk: the most probable tokens, as many
+    as were asked for; None if none were."""
+
+    @property
+    def logp_plain(self) -> np.ndarray: ...
 
     @property
     def stop(self) -> str: ...

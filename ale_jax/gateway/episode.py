@@ -223,7 +223,7 @@ class GatewayEpisode:
             allowed_Tk = np.isfinite(sampled.top_logp_Tk)  # a grammar may allow fewer than asked
             rows = zip(sampled.top_id_Tk, sampled.top_logp_Tk, allowed_Tk, strict=True)
             top = [self._named(id_k[is_k], logp_k[is_k]) for id_k, logp_k, is_k in rows]
-        named = zip(self._named(sampled.ids, sampled.logp_old), top, strict=True)
+        named = zip(self._named(sampled.ids, sampled.logp_plain), top, strict=True)
         return tuple(dataclasses.replace(each, top=others) for each, others in named)
 
     def _named(self, ids: np.ndarray, logp: np.ndarray) -> tuple[TokenLogprob, ...]:

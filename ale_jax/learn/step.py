@@ -103,7 +103,9 @@ def forward(
     masks = None
     if batch.get("mask_id_BT") is not None:
         masks = SamplingMasks(batch["mask_id_BT"], batch["mask_BIw"])
-    scores = score_tokens(params, tokens_BT, hidden_BTD, position_BT, masks)
+    scores = score_tokens(
+        params, tokens_BT, hidden_BTD, position_BT, masks, batch.get("temperature_BT")
+    )
     if not stats:
         return scores, None
     return scores, router_sums(stats, segment_BT.reshape(-1) > 0, shape)

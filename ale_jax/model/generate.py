@@ -18,7 +18,7 @@ from ale_jax.config.model import PolicyShape
 from ale_jax.model.cache import Cache
 from ale_jax.model.compute import EXACT, in_step
 from ale_jax.model.extend import InPages, InRows, Memory, extend
-from ale_jax.model.guides import MAX_TOP_LOGPROBS, Guides
+from ale_jax.model.guides import MAX_TOP_LOGPROBS, Guides, num_words
 from ale_jax.model.paged_attention import has_kernel
 from ale_jax.model.params import Params
 from ale_jax.model.policy import logits
@@ -45,8 +45,8 @@ class PrefillBatches:
 @struct.dataclass
 class DecodeOutput:
     """What n decode steps sampled, [n,S]: the token (-1 where the slot was idle), and its
-    log-probability under the sampled distribution (mu) and under the model's plain softmax (old).
-    start: position of the token that each slot started from, [S]. top: see `SamplerOutput`.
+    log-probability under the sampled distribution (mu) and under the model's plain softmax.
+    start: position of the token that each slot started from, [S]. top, left: see `SamplerOutput`.
 
     Experts, int16, if they are recorded: those of the token that each step started from (expert),
     and of each token of the chunks (prefill_expert). They are meaningless for idle slots and
@@ -55,9 +55,10 @@ class DecodeOutput:
 
     token_nS: jax.Array
     logp_mu_nS: jax.Array
-    logp_old_nS: jax.Array
+    logp_plain_nS: jax.Array
     top_id_nSk: jax.Array | None = None
     top_logp_nSk: jax.Array | None = None
+    left_nSw: jax.Array | None = None
     start_S: jax.Array | None = None
     expert_nSLK: jax.Array | None = None
     prefill_expert_QRTLK: jax.Array | None = None
@@ -65,7 +66,9 @@ class DecodeOutput:
 
 @partial(
     jax.jit,
-    static_argnames=("shape", "sizes", "steps", "stop_ids", "platform", "record_experts"),
+    static_argnames=(
+        *("shape", "sizes", "steps", "stop_ids", "platform", "record_experts", "record_left"),
+    ),
     donate_argnames="cache",
     compiler_options=EXACT,
 )
@@ -84,6 +87,7 @@ def prefill_and_decode(
     stop_ids: tuple[int, ...],
     platform: str,
     record_experts: bool = False,
+    record_left: bool = False,
 ) -> tuple[Cache, SlotState, DecodeOutput]:
     """Prefills the chunks, then runs up to `steps` decode steps of all slots.
 
@@ -97,7 +101,7 @@ def prefill_and_decode(
     cache, expert_QRTLK = _prefill(
         params, cache, page_SW, prefill, shape, sizes, platform, record_experts
     )
-    static = _DecodeArguments(shape, steps, stop_ids, record_experts)
+    static = _DecodeArguments(shape, steps, stop_ids, record_experts, record_left)
     if has_kernel(platform, cache[0]):
         paged = [InPages(pages, page_SW, platform) for pages in cache]
         paged, end, output = _decode(params, paged, state, guides, static)
@@ -194,6 +198,7 @@ class _DecodeArguments(NamedTuple):
     steps: int
     stop_ids: tuple[int, ...]
     record_experts: bool
+    record_left: bool
 
 
 def _decode(
@@ -215,13 +220,14 @@ def _decode(
         memory, hidden_S1D, expert_S1LK = extend(
             weights, memory, state.token_S[:, None], state.position_S, active_S, static.shape
         )
-        sampled = sample(logits(weights, hidden_S1D)[:, 0], state, guides, i)
+        sampled = sample(logits(weights, hidden_S1D)[:, 0], state, guides, i, static.record_left)
         new = DecodeOutput(
             jnp.where(active_S, sampled.token_S, -1),
             sampled.logp_mu_S,
-            sampled.logp_old_S,
+            sampled.logp_plain_S,
             sampled.top_id_Sk,
             sampled.top_logp_Sk,
+            sampled.left_Sw,
             expert_nSLK=expert_S1LK[:, 0] if static.record_experts else None,
         )
         output = jax.tree.map(lambda all_nS, new_S: all_nS.at[i].set(new_S), output, new)
@@ -241,6 +247,9 @@ def _empty_output(S: int, wants_top: bool, static: _DecodeArguments) -> DecodeOu
         nothing_nS,
         jnp.zeros((n, S, most), jnp.int32) if wants_top else None,
         jnp.zeros((n, S, most), jnp.float32) if wants_top else None,
+        jnp.zeros((n, S, num_words(static.shape.vocab_size)), jnp.int32)
+        if static.record_left
+        else None,
         expert_nSLK=_expert_buffer(n, S, shape=static.shape) if static.record_experts else None,
     )
 

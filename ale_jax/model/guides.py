@@ -111,9 +111,9 @@ def num_words(vocab_size: int) -> int:
     return -(-vocab_size // MASK_WORD)
 
 
-def masks_bytes(shape: PolicyShape, rows: int) -> int:
-    """Returns the bytes that the masks of packed rows take."""
-    return rows * MAX_MASKS * 4 * num_words(shape.vocab_size)
+def masks_bytes(shape: PolicyShape, rows: int, masks: int = MAX_MASKS) -> int:
+    """Returns the bytes that the masks of packed rows take. masks: of each row."""
+    return rows * masks * 4 * num_words(shape.vocab_size)
 
 
 def unpack(words: jax.Array, vocab_size: int) -> jax.Array:
@@ -124,6 +124,16 @@ def unpack(words: jax.Array, vocab_size: int) -> jax.Array:
     allowed = allowed.reshape(*words.shape[:-1], -1)[..., :vocab_size]
     missing = vocab_size - allowed.shape[-1]
     return jnp.pad(allowed, [(0, 0)] * (words.ndim - 1) + [(0, missing)])
+
+
+def packed(allowed: jax.Array) -> jax.Array:
+    """Returns bool [..., V] as bit fields [..., w], int32."""
+    *rows, V = allowed.shape
+    missing = [(0, 0)] * len(rows) + [(0, -V % MASK_WORD)]
+    bits = jnp.pad(allowed, missing).reshape(*rows, -1, MASK_WORD).astype(jnp.uint32)
+    place = jax.lax.broadcasted_iota(jnp.uint32, bits.shape, bits.ndim - 1)
+    words = (bits << place).sum(axis=-1, dtype=jnp.uint32)
+    return jax.lax.bitcast_convert_type(words, jnp.int32)
 
 
 def restricted(

@@ -156,9 +156,10 @@ def score_tokens(
     hidden_BTD: jax.Array,
     position_BT: jax.Array,
     masks: SamplingMasks | None = None,
+    temperature_BT: jax.Array | None = None,
 ) -> TokenScores:
-    """Scores every token under the hidden state just before it, among the tokens that were allowed
-    in its place.
+    """Scores every token under the hidden state just before it, in the distribution that it was
+    drawn from: at its temperature (None: 1), among the tokens that could be drawn in its place.
 
     A scan over blocks of SCORE_BLOCK tokens: the logits of one block are in memory at a time, and
     are recomputed in the backward pass. If the vocabulary is sharded, only sums and maxima are
@@ -174,11 +175,11 @@ def score_tokens(
         score = jax.shard_map(
             score,
             axis_names=set(rows),
-            in_specs=(PartitionSpec(), *[PartitionSpec(rows)] * 4),
+            in_specs=(PartitionSpec(), *[PartitionSpec(rows)] * 5),
             out_specs=PartitionSpec(rows),
             check_vma=False,
         )
-    return score({name: params[name]}, tokens_BT, hidden_BTD, position_BT, masks)
+    return score({name: params[name]}, tokens_BT, hidden_BTD, position_BT, masks, temperature_BT)
 
 
 def _score_rows(
@@ -187,11 +188,14 @@ def _score_rows(
     hidden_BTD: jax.Array,
     position_BT: jax.Array,
     masks: SamplingMasks | None,
+    temperature_BT: jax.Array | None,
 ) -> TokenScores:
     @jax.checkpoint
     def score_block(_, block):
-        hidden_BtD, target_Bt, mask_id_Bt = block
+        hidden_BtD, target_Bt, mask_id_Bt, factor_Bt = block
         logits_BtV = logits(head, hidden_BtD)
+        if factor_Bt is not None:
+            logits_BtV *= factor_Bt[..., None]
         if masks is not None:
             logits_BtV = restricted(logits_BtV, target_Bt, mask_id_Bt, masks.mask_BIw)
         total_Bt = jax.nn.logsumexp(logits_BtV, axis=-1)
@@ -204,10 +208,13 @@ def _score_rows(
 
     B, T = tokens_BT.shape
     blocks = -(-B * T // SCORE_BLOCK)
-    next_BT = jnp.roll(tokens_BT, -1, axis=1)
-    next_id_BT = None if masks is None else jnp.roll(masks.mask_id_BT, -1, axis=1)
-    inputs = (hidden_BTD, next_BT, next_id_BT)
-    inputs = jax.tree.map(lambda x_BT: _in_blocks(x_BT, blocks), inputs)
+    mask_id_BT = None if masks is None else masks.mask_id_BT
+    # Factors and not divisors, as the last block is padded with zeros.
+    factor_BT = None if temperature_BT is None else 1.0 / temperature_BT
+    of_next = jax.tree.map(
+        lambda x_BT: jnp.roll(x_BT, -1, axis=1), (tokens_BT, mask_id_BT, factor_BT)
+    )
+    inputs = jax.tree.map(lambda x_BT: _in_blocks(x_BT, blocks), (hidden_BTD, *of_next))
     _, scores = jax.lax.scan(score_block, None, inputs)
 
     def align(x_ZBt):

@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from ale_jax.model.guides import Guides, apply_biases, apply_masks, most_probable
-
-GREEDY_BELOW = 1e-30  # a temperature; logits that are divided by less would overflow
+from ale_jax.config.engine import GREEDY_BELOW
+from ale_jax.model.guides import Guides, apply_biases, apply_masks, most_probable, packed
 
 
 @struct.dataclass
@@ -37,14 +36,16 @@ class SlotState:
 @struct.dataclass
 class SamplerOutput:
     """One token per slot [S], its log-probability as sampled (mu), and its log-probability under
-    the plain softmax, of the tokens that are allowed (old). top: see `most_probable`, under the
-    same distribution as old; None without guides."""
+    the plain softmax, of the tokens that are allowed (plain). top: see `most_probable`, under the
+    same distribution as plain; None without guides. left_Sw: the tokens that could be drawn, as bit
+    fields; None if they are not recorded."""
 
     token_S: jax.Array
     logp_mu_S: jax.Array
-    logp_old_S: jax.Array
+    logp_plain_S: jax.Array
     top_id_Sk: jax.Array | None = None
     top_logp_Sk: jax.Array | None = None
+    left_Sw: jax.Array | None = None
 
 
 def sample(
@@ -52,14 +53,16 @@ def sample(
     state: SlotState,
     guides: Guides | None = None,
     step: jax.Array | int = 0,
+    record_left: bool = False,
 ) -> SamplerOutput:
     """Draws a token of each slot. The key of a draw depends on (conversation, position) alone, not
     on the slot or the batch.
 
-    step: of the decode steps that the guides are for.
+    step: of the decode steps that the guides are for. record_left: whether to tell which tokens
+    could be drawn.
     """
     logits_SV = apply_masks(logits_SV, guides, step)
-    old_SV = jax.nn.log_softmax(logits_SV, axis=-1)
+    plain_SV = jax.nn.log_softmax(logits_SV, axis=-1)
     logits_SV = apply_biases(logits_SV, guides)
     greedy_S = state.temperature_S < GREEDY_BELOW
     scale_S = jnp.where(greedy_S, 1.0, state.temperature_S)
@@ -74,15 +77,18 @@ def sample(
         state.top_p_S,
         state.min_p_S,
     )
+    left_Sw = packed(mu_SV > -jnp.inf) if record_left else None
     mu_SV = jax.nn.log_softmax(mu_SV, axis=-1)
     drawn_S = jax.vmap(_draw)(state.key_S2, state.position_S, mu_SV)
     token_S = jnp.where(greedy_S, _most_probable(logits_SV), drawn_S)
-    logp_old_S = jnp.take_along_axis(old_SV, token_S[:, None], axis=-1)[:, 0]
-    logp_mu_S = jnp.take_along_axis(mu_SV, token_S[:, None], axis=-1)[:, 0]
-    sampled = SamplerOutput(token_S, jnp.where(greedy_S, 0.0, logp_mu_S), logp_old_S)
+    logp_plain_S = jnp.take_along_axis(plain_SV, token_S[:, None], axis=-1)[:, 0]
+    logp_mu_S = jnp.where(
+        greedy_S, 0.0, jnp.take_along_axis(mu_SV, token_S[:, None], axis=-1)[:, 0]
+    )
+    sampled = SamplerOutput(token_S, logp_mu_S, logp_plain_S, left_Sw=left_Sw)
     if guides is None:
         return sampled
-    top_id_Sk, top_logp_Sk = most_probable(old_SV, guides)
+    top_id_Sk, top_logp_Sk = most_probable(plain_SV, guides)
     return dataclasses.replace(sampled, top_id_Sk=top_id_Sk, top_logp_Sk=top_logp_Sk)
 
 

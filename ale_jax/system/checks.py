@@ -24,6 +24,7 @@ from ale_jax.model.sharding import check_rows, make_mesh, param_shardings
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.load import open_checkpoint
 from ale_jax.monitor.evaluations import wilson_interval
+from ale_jax.records import MAX_CUT_MASKS
 from ale_jax.sandbox.booting import PROXY_PORT
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.plan import make_plan
@@ -71,11 +72,8 @@ def check_sections(config: RunConfig) -> None:
                 "learning, which only rl_optimizer follows: set it to 0.0"
             )
     _check_external_agent(config)
-    if config.rl.steps and config.rl.group_size > 1 and not config.train_sampling.temperature:
-        raise ValueError(
-            "train_sampling.temperature 0.0 makes all members of a group identical, so that "
-            "nothing can be learned from them: set it above 0, 1.0 is usual"
-        )
+    if config.rl.steps:
+        _check_train_sampling(config)
     slowest, turn = config.sandbox.command_seconds, config.deadlines.turn_seconds
     if sandboxed(config) and turn <= slowest:
         raise ValueError(
@@ -86,6 +84,23 @@ def check_sections(config: RunConfig) -> None:
         raise ValueError(
             "rl.router_replay True needs a mixture of experts, and no layer of model has experts: "
             "set it to False"
+        )
+
+
+def _check_train_sampling(config: RunConfig) -> None:
+    """ValueError if the learner could not compute what the policy is sampled from."""
+    sampling, length = config.train_sampling, config.learn.pack_length
+    if sampling.is_greedy:
+        raise ValueError(
+            f"train_sampling.temperature {sampling.temperature} makes all members of a group "
+            "identical, and leaves no distribution to learn from: set it above 0, 1.0 is usual"
+        )
+    if sampling.cuts and length > MAX_CUT_MASKS:
+        raise ValueError(
+            f"train_sampling.top_k {sampling.top_k}, top_p {sampling.top_p}, min_p "
+            f"{sampling.min_p}: the learner needs what they left of each token of a row, for at "
+            f"most {MAX_CUT_MASKS} tokens, and learn.pack_length is {length}: lower it, or sample "
+            "from all tokens (0, 1.0, 0.0)"
         )
 
 

@@ -57,7 +57,8 @@ class GroupFeed:
         # To recompute the log-probabilities under the weights that sampled a token, the learner
         # must have them, and none older than the checkpoint's survive an interruption.
         oldest = cursor.step if config.algo.old_logp == "generating" else 0
-        self._recalled = journal.recall(range(oldest, cursor.step + 1), cursor.is_open)
+        versions = range(oldest, cursor.step + 1)
+        self._recalled = journal.recall(versions, cursor.is_open, config.train_sampling)
         training = Training(
             self.gate,
             self._stream,

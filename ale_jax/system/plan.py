@@ -142,8 +142,11 @@ def _computing(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> It
     tokens = _tokens_per_device(config, mesh)
     logits = min(tokens, SCORE_BLOCK) * policy.vocab_size // mesh.shape["tensor"]
     yield Need("logits of a block of tokens, and their gradient", 3 * 4 * logits)
-    if config.external_agent.command:  # our own loop asks for free replies
-        rows = config.learn.microbatch_rows // num_data_shards(mesh)
+    rows = config.learn.microbatch_rows // num_data_shards(mesh)
+    if config.train_sampling.cuts:  # of each token its own
+        masks = masks_bytes(policy, rows, config.learn.pack_length)
+        yield Need("masks of what top_k, top_p and min_p left", masks)
+    elif config.external_agent.command:  # our own loop asks for free replies
         yield Need("masks of replies that schemas restrict", masks_bytes(policy, rows))
 
 

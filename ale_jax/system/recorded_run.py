@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ale_jax.config.engine import PLAIN, Sampling
 from ale_jax.config.model import PolicyShape
 from ale_jax.config.run import RunConfig
 from ale_jax.data.packing import Sample, pack_all
@@ -87,20 +88,22 @@ class RecordedRun:
 
     def packed(self, trajectories: Sequence[TrajectorySample]) -> list[Batch]:
         """Packs the trajectories of one group into microbatches, with their recorded credit."""
-        samples = [sample_of(t, member) for member, t in enumerate(trajectories)]
+        sampling = self.config.train_sampling
+        samples = [sample_of(t, member, sampling) for member, t in enumerate(trajectories)]
         return pack_all(samples, self.config.learn)
 
 
-def sample_of(trajectory: TrajectorySample, member: int = 0) -> Sample:
+def sample_of(trajectory: TrajectorySample, member: int = 0, sampling: Sampling = PLAIN) -> Sample:
     """Returns the trajectory as it was trained on. A chunk's credit is the mean over its tokens.
-    Sampling masks are not recorded: a reply that was held to a schema is here as if it had been
-    free."""
+    sampling: of the run. Sampling masks are not recorded: a reply that was held to a schema or cut
+    by top_k, top_p or min_p is here as if it had been free."""
     sampled = trajectory.turns[trajectory.num_prefix_turns :]
     return Sample(
         turns=tuple(map(_turn, trajectory.turns)),
         advantage_C=np.array([np.mean(_tokens(turn).advantage) for turn in sampled], np.float32),
         num_prefix_turns=trajectory.num_prefix_turns,
         member=member,
+        sampling=sampling,
     )
 
 

@@ -222,9 +222,10 @@ class Trainer:
         assert self._published is not None, "publish weights first, and open the engines once"
         config, (weights, version) = self.config, self._published
         meshes = engine_meshes(self.mesh, config.rollout.devices_per_engine)
+        recorded = config.rl.router_replay, config.train_sampling.cuts
         self.engines = Engines(
             [
-                Engine(self.policy, config.engine, stop_ids, params, mesh, config.rl.router_replay)
+                Engine(self.policy, config.engine, stop_ids, params, mesh, *recorded)
                 for params, mesh in zip(weights, meshes, strict=True)
             ]
         )

@@ -35,7 +35,10 @@ class Player:
         with contextlib.ExitStack() as stack:
             policy = config.policy_shape(tokenizer.vocab_size)
             mesh = make_mesh(config.mesh)
-            self._engine = Engine(policy, config.engine, tokenizer.stop_ids, params, mesh)
+            self._engine = Engine(
+                *(policy, config.engine, tokenizer.stop_ids, params, mesh),
+                record_left=self._sampling.cuts,
+            )
             stack.callback(self._engine.close)
             self._ledger = Ledger(
                 self._engine, tokenizer, config.seed, config.rollout.max_reply_tokens

@@ -92,7 +92,7 @@ def _with_top(sampled: Sampled, count: int) -> Sampled:
     if not count:
         return sampled
     top_id_Tk = np.tile(sampled.ids[:, None], (1, count))
-    top_logp_Tk = np.tile(sampled.logp_old[:, None], (1, count))
+    top_logp_Tk = np.tile(sampled.logp_plain[:, None], (1, count))
     return dataclasses.replace(sampled, top_id_Tk=top_id_Tk, top_logp_Tk=top_logp_Tk)
 
 

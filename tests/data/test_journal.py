@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from ale_jax.config.engine import PLAIN, Sampling
 from ale_jax.data.journal import Journal
 from ale_jax.data.packing import text_turn
 from ale_jax.data.staleness import StalenessGate
@@ -40,9 +41,9 @@ def write(folder, *trajectories):
             journal.append(each)
 
 
-def recall(folder, first=0, is_open=lambda group: True, events=None):
+def recall(folder, first=0, is_open=lambda group: True, events=None, sampling=PLAIN):
     with Journal(folder, Events() if events is None else events) as journal:
-        return journal.recall(range(first, VERSION + 1), is_open)
+        return journal.recall(range(first, VERSION + 1), is_open, sampling)
 
 
 def groups(recalled, gate):
@@ -78,6 +79,13 @@ def test_tokens_of_weights_that_were_lost_are_not_used(tmp_path):
     )
     assert groups(recall(tmp_path), gate()) == [0]
     assert groups(recall(tmp_path, first=5), gate()) == [], "nor of older ones that are not there"
+
+
+def test_nothing_is_used_that_was_drawn_in_another_way_than_the_run_draws(tmp_path):
+    cool = Sampling(temperature=0.7)
+    write(tmp_path, played(0), dataclasses.replace(played(1), sampling=cool))
+    assert groups(recall(tmp_path), gate()) == [0]
+    assert groups(recall(tmp_path, sampling=cool), gate()) == [1]
 
 
 def test_nothing_is_used_that_is_too_old(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 
 from ale_jax.algo.advantages import Credit
 from ale_jax.config.algo import AlgoConfig
+from ale_jax.config.engine import PLAIN, Sampling
 from ale_jax.config.learn import Shape
 from ale_jax.data.packing import Sample, pack, pack_all
 from ale_jax.data.replay import Group
@@ -17,14 +18,14 @@ from tests.data.make_trajectories import make_trajectory, make_turn
 MASKS = np.arange(1, 13, dtype=np.int32).reshape(6, 2)  # six masks of 64 tokens
 
 
-def held(mask_Iw, *turns, given=0):
+def held(mask_Iw, *turns, given=0, sampling=PLAIN):
     """turns: (prompt ids, action ids, numbers of masks; None: free)."""
     made = []
     for prompt, action, numbers in turns:
         mask_id = None if numbers is None else np.array(numbers, np.int16)
         made.append(dataclasses.replace(make_turn(prompt, action), mask_id=mask_id))
     advantage_C = np.ones(len(made) - given, np.float32)
-    return Sample(tuple(made), advantage_C, given, mask_Iw=mask_Iw)
+    return Sample(tuple(made), advantage_C, given, mask_Iw=mask_Iw, sampling=sampling)
 
 
 def test_one_row_by_hand():
@@ -65,6 +66,25 @@ def test_a_full_table_of_masks_closes_a_row(monkeypatch):
     first, second = pack_all([both, same, other], Shape(1, 100, 9))
     np.testing.assert_array_equal(first.mask_BIw[0], [*MASKS[:2], [0, 0]])
     np.testing.assert_array_equal(second.mask_BIw[0], [*MASKS[2:4], [0, 0]])
+
+
+def test_cut_tokens_have_room_for_a_mask_each(monkeypatch):
+    monkeypatch.setattr("ale_jax.data.packing.MAX_MASKS", 1)
+    cut = held(MASKS, ([1], [2, 3, 4], [0, 1, 2]), sampling=Sampling(top_p=0.8))
+    batch, leftover = pack([cut, cut], Shape(1, 9, 2))
+    assert not leftover and batch.mask_BIw.shape == (1, 9, 2)
+    np.testing.assert_array_equal(batch.mask_id_BT, [[FREE, 0, 1, 2, FREE, 0, 1, 2, FREE]])
+    np.testing.assert_array_equal(batch.mask_BIw[0], [*MASKS[:3], *[[0, 0]] * 6])
+
+
+def test_sampled_tokens_alone_have_the_temperature():
+    turns = ([1, 2], [3], None), ([4], [5, 6], None)
+    cool = held(None, *turns, given=1, sampling=Sampling(temperature=0.5))
+    batch, _ = pack([cool, held(None, ([7], [8], None))], Shape(1, 9, 2))
+    np.testing.assert_array_equal(batch.temperature_BT, [[1, 1, 1, 1, 0.5, 0.5, 1, 1, 1]])
+    assert batch.temperature_BT.dtype == np.float32
+    plain, _ = pack([held(None, *turns)], Shape(1, 9, 2))
+    assert plain.temperature_BT is None, "nothing is divided"
 
 
 def test_more_masks_than_a_row_has_room_for_never_wait_for_one(monkeypatch):

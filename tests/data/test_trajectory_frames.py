@@ -6,10 +6,19 @@ import io
 import numpy as np
 import pytest
 
+from ale_jax.config.engine import Sampling
 from ale_jax.data import trajectory_frames
 from ale_jax.data.packing import text_turn
 from ale_jax.data.trajectory_frames import DamagedFrame, encode_frame, read_frames
-from ale_jax.records import FORCED, FREE, MAX_MASKS, CallCounts, ReplyKind, SideBranch
+from ale_jax.records import (
+    FORCED,
+    FREE,
+    MAX_CUT_MASKS,
+    MAX_MASKS,
+    CallCounts,
+    ReplyKind,
+    SideBranch,
+)
 from ale_jax.status import Status
 from tests.data.make_trajectories import make_trajectory, make_turn
 
@@ -51,6 +60,7 @@ def full():
             ),
         ),
         mask_Iw=np.array([[1, 1 << 31], [1 << 6, 0]], np.uint32).view(np.int32),
+        sampling=Sampling(temperature=0.7),
     )
 
 
@@ -134,12 +144,27 @@ def test_a_frame_with_a_checksum_is_not_believed_for_that(monkeypatch):
         with_masks([0, FORCED, FREE]),  # which does not allow token 6
         with_masks([1, FORCED, FREE], mask_Iw=np.ones((2, 0), np.int32)),
         with_masks([1, FORCED, FREE], mask_Iw=np.full((MAX_MASKS + 1, 2), -1, np.int32)),
+        with_masks(
+            [1, FORCED, FREE],
+            mask_Iw=np.full((MAX_CUT_MASKS + 1, 2), -1, np.int32),
+            sampling=Sampling(top_k=2),
+        ),
         with_masks([1, FORCED, FREE], mask_Iw=np.full((2,), -1, np.int32)),
     ],
 )
 def test_fields_that_do_not_fit_each_other_are_damage(wrong):
     with pytest.raises(DamagedFrame, match="not a trajectory"):
         read(encode_frame(wrong))
+
+
+def test_a_cut_trajectory_has_more_masks_and_a_sampling_that_is_none_is_damage():
+    many = np.full((MAX_MASKS + 1, 2), -1, np.int32)
+    cut = with_masks([MAX_MASKS, FORCED, FREE], mask_Iw=many, sampling=Sampling(top_k=2))
+    assert_same(tuple(read(encode_frame(cut))), (cut,))
+    none = Sampling()
+    object.__setattr__(none, "temperature", -1.0)
+    with pytest.raises(DamagedFrame, match=r"temperature -1\.0 must be at least 0"):
+        read(encode_frame(dataclasses.replace(PLAIN, sampling=none)))
 
 
 def test_a_branch_has_experts_or_none_and_a_turn_masks():

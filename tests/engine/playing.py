@@ -42,7 +42,7 @@ def assert_same(got, expected):
     """To the last bit."""
     for (_, reply), (_, wanted) in zip(got, expected, strict=True):
         np.testing.assert_array_equal(reply.ids, wanted.ids)
-        np.testing.assert_array_equal(reply.logp_old, wanted.logp_old)
+        np.testing.assert_array_equal(reply.logp_plain, wanted.logp_plain)
         np.testing.assert_array_equal(reply.logp_mu, wanted.logp_mu)
 
 
@@ -74,7 +74,7 @@ def where_written(played):
 
 def mean_gap(policy, played, compute=FLOAT32):
     """Mean absolute difference of the written tokens' log-probabilities, sampler to learner."""
-    logp_old = np.concatenate([reply.logp_old for _, reply in played])
+    logp_plain = np.concatenate([reply.logp_plain for _, reply in played])
     return np.abs(
-        logp_old - learner_scores(policy, played, compute)[0][where_written(played)]
+        logp_plain - learner_scores(policy, played, compute)[0][where_written(played)]
     ).mean()

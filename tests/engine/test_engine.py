@@ -49,11 +49,13 @@ def test_sampler_and_learner_agree_on_every_token(policy, engine):
     played = play(engine, 1, turns=3)
     scores, _ = learner_scores(policy, played)
     written = where_written(played)
-    logp_old = np.concatenate([r.logp_old for _, r in played])
+    logp_plain = np.concatenate([r.logp_plain for _, r in played])
     assert written.sum() > 20
-    np.testing.assert_allclose(logp_old, scores[written], atol=1e-5, rtol=0)
+    np.testing.assert_allclose(logp_plain, scores[written], atol=1e-5, rtol=0)
     # Temperature 1 and nothing cut: what was sampled from is the model itself.
-    np.testing.assert_allclose(np.concatenate([r.logp_mu for _, r in played]), logp_old, atol=1e-6)
+    np.testing.assert_allclose(
+        np.concatenate([r.logp_mu for _, r in played]), logp_plain, atol=1e-6
+    )
 
 
 def test_others_in_the_batch_change_nothing(policy, engine):
@@ -151,7 +153,7 @@ def test_new_weights_are_taken_between_two_dispatches(policy, engine):
     replies = [each.result()[0][1] for each in playing]
     for reply in replies:
         assert len(reply.ids) == 60 or reply.stop == "stop"
-        assert len(reply.ids) == len(reply.version) == len(reply.logp_old)
+        assert len(reply.ids) == len(reply.version) == len(reply.logp_plain)
         assert (np.diff(reply.version) >= 0).all()
     assert len(set(np.concatenate([reply.version for reply in replies]))) > 2
     assert engine.stats.sampled_tokens == sum(len(reply.ids) for reply in replies)
@@ -207,7 +209,7 @@ def test_a_stop_checker_sees_a_reply_grow_and_may_end_it(policy, engine):
     engine.end(conversation)
     turns = [(first, reply), (prompt(101, 12), after)]
     scores, _ = learner_scores(policy, turns)
-    written = np.concatenate([reply.logp_old, after.logp_old])
+    written = np.concatenate([reply.logp_plain, after.logp_plain])
     np.testing.assert_allclose(written, scores[where_written(turns)], atol=1e-5, rtol=0)
 
 
@@ -297,7 +299,7 @@ def test_what_was_sampled_under_a_wrong_guess_is_sampled_again(engine):
         np.testing.assert_array_equal(then.ids, later.ids)
         tokens = 2 * (len(guessed.ids) + len(then.ids))
         assert engine.stats.sampled_tokens - sampled == tokens, "once each"
-        np.testing.assert_allclose(then.logp_old, later.logp_old, atol=1e-5, rtol=0)
+        np.testing.assert_allclose(then.logp_plain, later.logp_plain, atol=1e-5, rtol=0)
         masks |= set(guessed.mask_id.tolist())
     assert masks == {40, 60}
     assert max(dispatches) < 30, "one by one, its tokens alone take 30"

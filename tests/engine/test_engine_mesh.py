@@ -76,7 +76,7 @@ def test_tokens_and_experts_are_those_of_one_device_whoever_else_is_there(on_mes
         for (_, reply), (_, expected) in zip(turns, expected_turns, strict=True):
             np.testing.assert_array_equal(reply.ids, expected.ids)
             np.testing.assert_array_equal(reply.expert_TLK, expected.expert_TLK)
-            np.testing.assert_allclose(reply.logp_old, expected.logp_old, atol=1e-5)
+            np.testing.assert_allclose(reply.logp_plain, expected.logp_plain, atol=1e-5)
 
 
 def test_a_group_has_its_prompt_in_one_share(on_mesh):

@@ -27,8 +27,8 @@ def test_what_it_says_is_true_of_the_weights_that_it_has():
         assert (played[-1][1].version == version).all()
         plain = jax.tree.map(_plain, stored, is_leaf=lambda leaf: isinstance(leaf, Quantised))
         scores, _ = learner_scores((MIXED, plain), played)
-        logp_old = np.concatenate([each.logp_old for _, each in played])
-        np.testing.assert_allclose(logp_old, scores[where_written(played)], atol=1e-5, rtol=0)
+        logp_plain = np.concatenate([each.logp_plain for _, each in played])
+        np.testing.assert_allclose(logp_plain, scores[where_written(played)], atol=1e-5, rtol=0)
         gaps.append(mean_gap((MIXED, params), played))
     engine.close()
     assert 1e-4 < np.mean(gaps) < 1e-2  # of log-probability, to the float32 policy

@@ -91,7 +91,7 @@ def test_a_conversation_that_lost_its_place_is_read_from_its_last_full_page(ahea
         assert shared == in_cache // 8 * 8 > 0
         expected, _ = _go_on(fresh, ids, cut)
         np.testing.assert_array_equal(reply.ids, expected.ids)
-        np.testing.assert_allclose(reply.logp_old, expected.logp_old, atol=1e-5)
+        np.testing.assert_allclose(reply.logp_plain, expected.logp_plain, atol=1e-5)
     for each in (engine, fresh):
         each.close()
 

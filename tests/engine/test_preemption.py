@@ -60,7 +60,7 @@ def _play(engine, script, pause=lambda: None):
 def _assert_same(got, expected):
     for reply, wanted in zip(got, expected, strict=True):
         assert reply.stop == wanted.stop
-        for name in ("ids", "logp_old", "logp_mu", "expert_TLK"):
+        for name in ("ids", "logp_plain", "logp_mu", "expert_TLK"):
             np.testing.assert_array_equal(getattr(reply, name), getattr(wanted, name), name)
 
 

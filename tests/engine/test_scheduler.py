@@ -139,7 +139,7 @@ class Played:
                 tokens = np.full((self.shape.decode_steps,), -1)
                 tokens[: decoded[sequence]] = 100 + sequence.conversation
                 none = np.zeros(self.shape.decode_steps)
-                accepted = sequence.accepted(DecodedTokens(tokens, none, none, none, none))
+                accepted = sequence.accepted(DecodedTokens(tokens, *[none] * 5))
                 sequence.append(accepted, sent.version, (STOP,))
                 if sequence.page_keys is not None:
                     self.scheduler.share_pages(sequence, sent.version)

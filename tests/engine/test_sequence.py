@@ -22,11 +22,9 @@ class Changing:
         return [certain] + [dataclasses.replace(certain, is_speculative=True)] * (most - 1)
 
 
-def begun(guide):
-    sequence = SequenceState(0, 200)
-    sequence.begin(
-        Request(0, np.array([5], np.int32), 100, PLAIN, key(0), RequestOptions(guide=guide)), (16,)
-    )
+def begun(guide, left=None):
+    sequence, options = SequenceState(0, 200), RequestOptions(guide=guide, left=left)
+    sequence.begin(Request(0, np.array([5], np.int32), 100, PLAIN, key(0), options), (16,))
     return sequence
 
 
@@ -36,7 +34,8 @@ def decode(sequence, tokens):
     tokens = np.asarray(tokens[: len(sequence.guided(STEPS))], np.int32)
     idle = np.full((STEPS - len(tokens),), -1, np.int32)
     none = np.zeros(STEPS)
-    accepted = sequence.accepted(DecodedTokens(np.append(tokens, idle), none, none, none, none))
+    left_nw = np.arange(STEPS, dtype=np.int32)[:, None]
+    accepted = sequence.accepted(DecodedTokens(np.append(tokens, idle), *[none] * 4, left_nw))
     sequence.append(accepted, 0, STOP)
     return len(accepted.token_n)
 
@@ -68,3 +67,30 @@ def test_a_guide_that_fails_while_guesses_are_checked_fails_the_reply():
     assert decode(sequence, [7] * STEPS) == 3
     assert sequence.request is None
     assert "too complex" in str(request.future.exception(0))
+
+
+class Numbers:
+    """Knows what fits into its room."""
+
+    def __init__(self, room):
+        self.room = room
+
+    def number(self, allowed_w):
+        if allowed_w[0] >= self.room:
+            raise ValueError("too many sets")
+        return 10 + int(allowed_w[0])
+
+
+def test_what_was_left_of_accepted_tokens_is_kept_in_place_of_what_the_guide_says():
+    sequence = begun(Changing([9]), Numbers(STEPS))
+    request = sequence.request
+    assert decode(sequence, [7, 9, 7, 7, 7, 7, 7, 7]) == 2
+    assert decode(sequence, [7, 3]) == 2
+    np.testing.assert_array_equal(request.future.result(0).mask_id, [10, 11, 10, 11])
+
+
+def test_a_reply_that_is_drawn_from_too_many_sets_fails():
+    sequence = begun(Changing([]), Numbers(3))
+    request = sequence.request
+    decode(sequence, [7] * STEPS)
+    assert sequence.request is None and "too many sets" in str(request.future.exception(0))

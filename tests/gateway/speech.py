@@ -15,7 +15,7 @@ LETTER, PAIR = 1000, 100_000
 class Tokens:
     ids: np.ndarray
     logp_mu: np.ndarray
-    logp_old: np.ndarray
+    logp_plain: np.ndarray
     version: np.ndarray
 
 

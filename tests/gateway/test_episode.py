@@ -78,7 +78,7 @@ def test_the_log_probabilities_that_are_told_are_the_plain_softmaxs(policy):
     asked = ChatRequest("m", (TASK,), options=SampleOptions(top_logprobs=0))
     (pending,) = episode.ask(asked)
     told = [each.logprob for each in episode.answer(pending, asked).logprobs]
-    assert told == pending.sampled.result().logp_old.tolist()
+    assert told == pending.sampled.result().logp_plain.tolist()
 
 
 def test_who_leaves_late_does_not_end_what_another_client_goes_on_with():

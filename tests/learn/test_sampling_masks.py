@@ -1,4 +1,5 @@
-"""A step on tokens that were sampled under masks: its gradient is that of the masked policy."""
+"""A step on tokens that were sampled under masks and at a temperature: its gradient is that of the
+policy that they were sampled from."""
 
 import dataclasses
 
@@ -9,6 +10,7 @@ import pytest
 
 from ale_jax.algo.policy_loss import policy_loss
 from ale_jax.config.algo import LossHypers, MismatchHypers
+from ale_jax.config.engine import Sampling
 from ale_jax.config.hardware import MeshShape
 from ale_jax.config.learn import Shape
 from ale_jax.data.packing import Sample, pack_all
@@ -50,7 +52,8 @@ def batch():
         allowed_IV = rng.random((2, V)) < 0.2
         turns = (held_turn(rng, allowed_IV), make_turn([5], [6, 7]), held_turn(rng, allowed_IV))
         advantage_C = rng.normal(size=3).astype(np.float32)
-        samples.append(Sample(turns, advantage_C, mask_Iw=pack_bits(allowed_IV)))
+        how = {"mask_Iw": pack_bits(allowed_IV), "sampling": Sampling(temperature=0.7)}
+        samples.append(Sample(turns, advantage_C, **how))
     (batch,) = pack_all(samples, Shape(8, 64, CHUNKS))
     return batch
 
@@ -65,6 +68,7 @@ def written_out(params, batch):
     places = arrays["tokens_BT"], arrays["position_BT"], arrays["segment_BT"]
     hidden_BTD, _ = hidden_states(params, *places, DENSE)
     logit_BTV = jnp.roll(logits(params, hidden_BTD), 1, axis=1)  # those that a token came from
+    logit_BTV /= jnp.where(batch.chunk_BT >= 0, 0.7, 1.0)[..., None]
     v = np.arange(V)
     bit_BIV = (batch.mask_BIw[:, :, v // 32] >> (v % 32)[None, None]) & 1
     rows = np.arange(len(mask_id_BT))[:, None]
@@ -81,7 +85,7 @@ def written_out(params, batch):
     return loss
 
 
-def test_the_gradient_of_a_step_is_that_of_the_masked_policy(batch):
+def test_the_gradient_of_a_step_is_that_of_the_policy_that_was_sampled_from(batch):
     grads, sums, update = GRADIENT(PARAMS, PARAMS, arrays_of(batch), Z, 1.0)
     reference = jax.jit(jax.value_and_grad(lambda params: written_out(params, batch)))
     loss, expected = reference(PARAMS)
@@ -93,9 +97,10 @@ def test_the_gradient_of_a_step_is_that_of_the_masked_policy(batch):
 
 
 @pytest.mark.heavy
-def test_a_batch_in_which_nothing_is_masked_is_computed_as_one_without_masks(batch):
+def test_at_temperature_1_and_free_a_batch_is_computed_as_one_that_says_nothing(batch):
     free = dataclasses.replace(batch, mask_id_BT=np.full_like(batch.mask_id_BT, FREE))
-    plain = dataclasses.replace(batch, mask_id_BT=None, mask_BIw=None)
+    free = dataclasses.replace(free, temperature_BT=np.ones_like(batch.temperature_BT))
+    plain = dataclasses.replace(batch, temperature_BT=None, mask_id_BT=None, mask_BIw=None)
     every = [GRADIENT(PARAMS, PARAMS, arrays_of(each), Z, 1.0) for each in (free, plain, batch)]
     jax.tree.map(np.testing.assert_array_equal, *every[:2])
     assert every[2][1]["loss"] != every[1][1]["loss"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ale_jax.config.hardware import MeshShape
-from ale_jax.model.guides import SamplingMasks, unpack
+from ale_jax.model.guides import SamplingMasks, packed, unpack
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import SCORE_BLOCK, logits, score_tokens
 from ale_jax.model.sharding import batch_sharding, make_mesh
@@ -31,12 +31,13 @@ def pack_bits(allowed):
 
 @dataclasses.dataclass
 class Drawn:
-    """Tokens, and the sets that they were drawn from, bool [B,T,V]."""
+    """Tokens, the sets that they were drawn from, bool [B,T,V], and at which temperatures."""
 
     hidden_BTD: np.ndarray
     tokens_BT: np.ndarray
     masks: SamplingMasks
     allowed_BTV: np.ndarray
+    temperature_BT: np.ndarray
 
     @property
     def mask_id_BT(self):
@@ -60,19 +61,23 @@ def drawn():
     np.put_along_axis(allowed_BTV, tokens_BT[..., None], True, axis=-1)
     masks = SamplingMasks(jnp.asarray(mask_id_BT), jnp.asarray(pack_bits(allowed_BIV)))
     hidden_BTD = rng.normal(size=(B, T, SHAPE.width)).astype(np.float32)
-    return Drawn(hidden_BTD, tokens_BT, masks, allowed_BTV)
+    temperature_BT = rng.choice(np.float32([0.5, 1.0, 1.3]), (B, T))
+    return Drawn(hidden_BTD, tokens_BT, masks, allowed_BTV, temperature_BT)
 
 
 def distribution(drawn):
     """log p [B,T-1,V] of what each token but the first was drawn from, in double precision."""
     logit_BTV = np.asarray(logits(PARAMS, drawn.hidden_BTD), np.float64)[:, :-1]
+    logit_BTV /= drawn.temperature_BT[:, 1:, None]
     logit_BTV = np.where(drawn.allowed_BTV[:, 1:], logit_BTV, -np.inf)
     return logit_BTV - np.log(np.exp(logit_BTV).sum(-1, keepdims=True))
 
 
-def score(drawn, hidden_BTD=None, masks=None):
+def score(drawn, hidden_BTD=None):
+    """As they were drawn."""
     hidden_BTD = drawn.hidden_BTD if hidden_BTD is None else hidden_BTD
-    return score_tokens(PARAMS, drawn.tokens_BT, hidden_BTD, POSITION_BT, masks)
+    how = drawn.masks, jnp.asarray(drawn.temperature_BT)
+    return score_tokens(PARAMS, drawn.tokens_BT, hidden_BTD, POSITION_BT, *how)
 
 
 def of_tokens(x_BTV, drawn):
@@ -86,10 +91,11 @@ def test_bit_fields_are_unpacked():
         assert allowed.shape == (2, size)
         assert np.flatnonzero(allowed[0]).tolist() == [v for v in (5, 31, 39) if v < size]
         assert np.flatnonzero(allowed[1]).tolist() == list(range(32, min(size, 64)))
+        np.testing.assert_array_equal(packed(jnp.asarray(allowed)), pack_bits(allowed))
 
 
 def test_scores_are_those_of_the_tokens_that_were_allowed(drawn):
-    found = score(drawn, masks=drawn.masks)
+    found = score(drawn)
     logp_BTV = distribution(drawn)
     p_BTV = np.exp(logp_BTV)
     entropy_BT = -(p_BTV * np.where(p_BTV > 0, logp_BTV, 0)).sum(-1)
@@ -101,7 +107,8 @@ def test_scores_are_those_of_the_tokens_that_were_allowed(drawn):
 
 
 def test_a_forced_token_is_certain_and_a_free_one_is_as_without_masks(drawn):
-    found, plain = score(drawn, masks=drawn.masks), score(drawn)
+    of_all = PARAMS, drawn.tokens_BT, drawn.hidden_BTD, POSITION_BT
+    found, plain = score_tokens(*of_all, drawn.masks), score_tokens(*of_all)
     forced_BT, free_BT = drawn.mask_id_BT == FORCED, drawn.mask_id_BT == FREE
     for name in found._fields:
         x_BT, plain_BT = np.asarray(getattr(found, name)), np.asarray(getattr(plain, name))
@@ -116,7 +123,7 @@ def test_the_gradient_is_that_of_the_tokens_that_were_allowed(drawn):
     by_logp_BT, by_entropy_BT = rng.normal(size=(2, B, T))
 
     def total(hidden_BTD):
-        scores = score(drawn, hidden_BTD, drawn.masks)
+        scores = score(drawn, hidden_BTD)
         return (by_logp_BT * scores.logp_BT + by_entropy_BT * scores.entropy_BT).sum()
 
     logp_BTV = distribution(drawn)
@@ -126,6 +133,7 @@ def test_the_gradient_is_that_of_the_tokens_that_were_allowed(drawn):
     is_token_BTV = np.arange(V)[None, None] == drawn.tokens_BT[:, 1:, None]
     slope_BTV = by_logp_BT[:, 1:, None] * (is_token_BTV - p_BTV)
     slope_BTV -= by_entropy_BT[:, 1:, None] * p_BTV * (logp_BTV + entropy_BT1)
+    slope_BTV /= drawn.temperature_BT[:, 1:, None]
     expected_BTD = slope_BTV @ np.asarray(PARAMS["head_DV"], np.float64).T
     grad_BTD = np.asarray(jax.jit(jax.grad(total))(jnp.asarray(drawn.hidden_BTD)))
     np.testing.assert_allclose(grad_BTD[:, :-1], expected_BTD, atol=1e-5)
@@ -139,9 +147,9 @@ def test_the_gradient_is_that_of_the_tokens_that_were_allowed(drawn):
 )
 def test_a_mesh_does_not_change_the_scores(drawn, sizes):
     mesh = make_mesh(MeshShape(**sizes))
-    rows = drawn.tokens_BT, drawn.hidden_BTD, POSITION_BT, drawn.masks
+    rows = drawn.tokens_BT, drawn.hidden_BTD, POSITION_BT, drawn.masks, drawn.temperature_BT
     rows = jax.device_put(rows, batch_sharding(mesh))
     with jax.set_mesh(mesh):
         found = jax.jit(partial(score_tokens, PARAMS))(*rows)
-    for x_BT, alone_BT in zip(found, score(drawn, masks=drawn.masks), strict=True):
+    for x_BT, alone_BT in zip(found, score(drawn), strict=True):
         np.testing.assert_allclose(x_BT, alone_BT, atol=1e-5)

@@ -57,7 +57,7 @@ def test_temperature_sharpens():
     assert abs(share - 0.36 / 0.52) < 0.03
     first = int(np.argmax(np.asarray(sampled.token_S) == 0))
     np.testing.assert_allclose(np.exp(sampled.logp_mu_S[first]), 0.36 / 0.52, rtol=1e-5)
-    np.testing.assert_allclose(np.exp(sampled.logp_old_S[first]), 0.6, rtol=1e-5)
+    np.testing.assert_allclose(np.exp(sampled.logp_plain_S[first]), 0.6, rtol=1e-5)
 
 
 def test_each_position_has_its_own_draw():
@@ -82,7 +82,7 @@ def test_min_p_leaves_what_is_nearly_as_probable_as_the_most_probable():
     assert set(np.asarray(sampled.token_S)) == {1, 2}
     first = int(np.argmax(np.asarray(sampled.token_S) == 2))
     np.testing.assert_allclose(np.exp(sampled.logp_mu_S[first]), 0.25 / 0.75, rtol=1e-5)
-    np.testing.assert_allclose(np.exp(sampled.logp_old_S[first]), 0.25, rtol=1e-5)
+    np.testing.assert_allclose(np.exp(sampled.logp_plain_S[first]), 0.25, rtol=1e-5)
 
 
 def test_a_top_p_too_small_for_float32_leaves_the_most_probable():
@@ -120,11 +120,11 @@ def test_only_allowed_tokens_are_drawn_with_their_share_of_the_probability():
     assert set(token_S[odd]) == {5, 31, 39}
     logp_V = np.log(np.array([6, 32, 40]) / 78)
     expected = dict(zip((5, 31, 39), logp_V, strict=True))
-    for logp_S in (sampled.logp_mu_S, sampled.logp_old_S):
+    for logp_S in (sampled.logp_mu_S, sampled.logp_plain_S):
         np.testing.assert_allclose(
             logp_S[odd], [expected[token] for token in token_S[odd]], atol=1e-5
         )
-    for name in ("token_S", "logp_mu_S", "logp_old_S"):  # the others' numbers are the same
+    for name in ("token_S", "logp_mu_S", "logp_plain_S"):  # the others' numbers are the same
         np.testing.assert_array_equal(getattr(sampled, name)[~odd], getattr(free, name)[~odd])
 
 
@@ -134,7 +134,7 @@ def test_a_push_changes_what_is_drawn_and_not_the_plain_log_probability():
     odd = np.asarray(ODD_S)
     assert set(np.asarray(sampled.token_S)[odd]) == {3}
     np.testing.assert_allclose(sampled.logp_mu_S[odd], 0.0, atol=1e-6)
-    np.testing.assert_allclose(sampled.logp_old_S[odd], np.log(4 / 820), atol=1e-5)
+    np.testing.assert_allclose(sampled.logp_plain_S[odd], np.log(4 / 820), atol=1e-5)
     assert len(set(np.asarray(sampled.token_S)[~odd])) == 40
 
 

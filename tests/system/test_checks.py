@@ -61,6 +61,7 @@ def test_what_is_not_read_is_not_refused(name, fields):
         ("engine.weights", "fp8", "set algo.old_logp to generating, or engine.weights to same"),
         ("engine.int8_cache", True, "engine.weights to same and engine.int8_cache to False"),
         ("train_sampling.temperature", 0.0, "makes all members of a group identical"),
+        ("train_sampling.temperature", 1e-31, "leaves no distribution to learn from"),
         ("engine.max_sequences", 3, "set engine.max_sequences to 4 or more"),
         ("engine.max_sequence_length", 641, "must be at most learn.pack_length 640"),
         ("rollout.max_reply_tokens", 384, "must be less than engine.max_sequence_length 384"),
@@ -82,6 +83,14 @@ def test_a_mistake_is_answered_with_its_name_and_the_remedy(name, value, answer)
     with pytest.raises(ValueError, match=re.escape(answer)) as refusal:
         checked_config(smoke_with({name: value}))
     assert "\n" not in str(refusal.value)
+
+
+def test_what_cuts_leave_is_numbered_for_rows_that_are_not_too_long():
+    longest = {"learn.pack_length": 1 << 15, "train_sampling.top_k": 20}
+    checked_config(smoke_with(longest))
+    checked_config(smoke_with({"learn.pack_length": 1 << 16, "train_sampling.temperature": 0.7}))
+    with pytest.raises(ValueError, match=r"top_k 20, top_p 1\.0, min_p 0\.0: the learner needs"):
+        checked_config(smoke_with(longest | {"learn.pack_length": 1 << 16}))
 
 
 def test_a_quantised_sampler_is_fine_where_the_learner_says_what_it_would_have_done():

@@ -221,6 +221,16 @@ def test_the_masks_of_an_agents_replies_are_counted():
     assert masks not in _needs(_config())
 
 
+def test_what_is_left_of_each_token_is_counted_where_it_is_cut():
+    config = _config(train_sampling={"top_p": 0.8}, hardware={"chip": "h100", "devices": 8})
+    words = num_words(config.policy_shape(config.tokenizer.vocab_size).vocab_size)
+    turn = dataclasses.replace(text_turn([1], [2]), mask_id=np.zeros(1, np.int16))
+    masks = {"mask_Iw": np.full((1, words), -1, np.int32), "sampling": config.train_sampling}
+    batch, _ = pack([Sample((turn,), np.ones(1, np.float32), **masks)], config.learn)
+    assert batch.mask_BIw.shape[1] == config.learn.pack_length
+    assert _needs(config)["masks of what top_k, top_p and min_p left"] == batch.mask_BIw.nbytes // 8
+
+
 def test_what_does_not_fit_is_refused_with_the_largest_part():
     model = {"width": 65536, "num_layers": 64, "dense_layers": (), "num_experts": 64}
     config = _config(model=model, hardware={"chip": "v5e", "devices": 1})

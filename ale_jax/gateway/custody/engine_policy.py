@@ -35,7 +35,11 @@ class EnginePolicy:
     ):
         """sampling, max_tokens: of a reply, where a request does not say. masks: of the episode, if
         it is trained on."""
-        self._engine, self._tokenizer, self._masks = engine, tokenizer, masks
+        self._engine, self._tokenizer = engine, tokenizer
+        # What cuts leave is a part of what a grammar allows, and takes its place.
+        is_cut = masks is not None and masks.is_of_cuts
+        self._left = masks if is_cut else None
+        self._allowed = None if is_cut else masks
         self._sampling, self._max_tokens = sampling, max_tokens
 
     def open(self) -> int:
@@ -57,7 +61,7 @@ class EnginePolicy:
         sampling = dataclasses.replace(self._sampling, **asked)
         top_logprobs = options.top_logprobs or 0
         request_options = RequestOptions(
-            stop_checker, self._guide(options), top_logprobs, options.priority
+            stop_checker, self._guide(options), top_logprobs, options.priority, self._left
         )
         most = min(options.max_tokens or self._max_tokens, self._max_tokens)
         return self._engine.reply(conversation, new_ids, most, sampling, key, request_options)
@@ -70,7 +74,7 @@ class EnginePolicy:
         if options.grammar:
             vocabulary = tokenizer.grammar_vocabulary
             stop_id = tokenizer.stop_ids[0]
-            grammar = Grammar(vocabulary, options.grammar, stop_id, self._masks)
+            grammar = Grammar(vocabulary, options.grammar, stop_id, self._allowed)
         penalties = options.frequency_penalty, options.presence_penalty
         if not (any(penalties) or options.logit_bias or options.min_tokens):
             return grammar

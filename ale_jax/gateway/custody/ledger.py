@@ -71,10 +71,11 @@ class AgentClock:
 
 @dataclasses.dataclass
 class _Conversation:
-    """masks: that its replies were held to."""
+    """sampling: how its replies are drawn. masks: what they could be drawn from."""
 
     episode: GatewayEpisode
     agent: AgentClock
+    sampling: Sampling
     masks: MaskTable
 
 
@@ -139,7 +140,7 @@ class Ledger:
         prompt. Members of a group that share these turns therefore share their pages. redraw: as in
         `conversation_key`.
         """
-        agent, masks = AgentClock(time.monotonic()), MaskTable()
+        agent, masks = AgentClock(time.monotonic()), MaskTable(sampling)
         reply_tokens = self._max_reply_tokens
         options = EpisodeOptions(
             obeys=False,
@@ -158,7 +159,7 @@ class Ledger:
         )
         with self._lock:
             assert name not in self._open, "a conversation's name is used once"
-            self._open[name] = _Conversation(episode, agent, masks)
+            self._open[name] = _Conversation(episode, agent, sampling, masks)
         self.episodes.open(episode, name)
 
     def activity(self, name: str) -> Activity:
@@ -199,11 +200,16 @@ class Ledger:
                 episode, status=Status.CALL_LOST, reward=None, detail=doubt
             )
         mark_replies(tree.answered(), episode.cut_replies)
-        decode, masks = self._tokenizer.decode, conversation.masks.masks()
         counts = tree.counts
-        calls = CallCounts(counts.forks, counts.edited, counts.lost, counts.left_out)
-        trajectory = trajectory_of(episode, branches, start_version, decode, masks)
-        trajectory = dataclasses.replace(trajectory, calls=calls)
+        trajectory = trajectory_of(
+            episode,
+            branches,
+            start_version,
+            self._tokenizer.decode,
+            mask_Iw=conversation.masks.masks(),
+            sampling=conversation.sampling,
+            calls=CallCounts(counts.forks, counts.edited, counts.lost, counts.left_out),
+        )
         if episode.turns:
             return trajectory
         # An agent's program has played it, whose turns nobody else has counted.

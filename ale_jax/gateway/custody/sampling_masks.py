@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ale_jax.config.engine import PLAIN, Sampling
 from ale_jax.gateway.requests import ApiError
-from ale_jax.records import FORCED, MASK_WORD, MAX_MASKS
+from ale_jax.records import FORCED, MASK_WORD, MAX_CUT_MASKS, MAX_MASKS
 
 
 class MaskTable:
@@ -17,10 +18,14 @@ class MaskTable:
 
     A grammar allows the same tokens again and again, so a token needs no mask of its own, but the
     number of one. A schema that somebody chose may allow ever new ones: after MAX_MASKS, replies
-    are refused.
+    are refused. What top_k, top_p and min_p leave is another set for most tokens: there is room for
+    MAX_CUT_MASKS.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sampling: Sampling = PLAIN) -> None:
+        """sampling: how the replies are drawn."""
+        self.is_of_cuts = sampling.cuts
+        self._most = MAX_CUT_MASKS if sampling.cuts else MAX_MASKS
         self._number_of: dict[bytes, int] = {}
         self._num_words: int | None = None
         self._lock = threading.Lock()
@@ -37,10 +42,11 @@ class MaskTable:
             return FORCED
         mask = allowed_w.tobytes()
         with self._lock:
-            if mask not in self._number_of and len(self._number_of) == MAX_MASKS:
+            if mask not in self._number_of and len(self._number_of) == self._most:
                 text = (
-                    f"in training, the schemas of an episode may allow {MAX_MASKS} different sets "
-                    "of tokens, and these allow more: use fewer, and shorten or drop maxLength"
+                    f"in training, an episode may draw from {self._most} different sets of tokens, "
+                    "and this one needs more: use fewer schemas, shorten or drop maxLength, or end "
+                    "the episode earlier"
                 )
                 raise ApiError(400, text)
             return self._number_of.setdefault(mask, len(self._number_of))

@@ -43,9 +43,6 @@ class SampledTokens(Protocol):
     def logp_mu(self) -> np.ndarray: ...
 
     @property
-    def logp_old(self) -> np.ndarray: ...
-
-    @property
     def version(self) -> np.ndarray: ...
 
     @property

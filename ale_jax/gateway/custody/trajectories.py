@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,14 +21,13 @@ class GivenTokens:
 
     ids: np.ndarray
     logp_mu: np.ndarray
-    logp_old: np.ndarray
     version: np.ndarray
     expert_TLK: np.ndarray | None = None
     mask_id: np.ndarray | None = None
 
 
 def given_turn(turn: Turn) -> GivenTurn:
-    reply = GivenTokens(turn.action_ids, turn.logp_mu, turn.logp_old, turn.version)
+    reply = GivenTokens(turn.action_ids, turn.logp_mu, turn.version)
     return GivenTurn(turn.prompt_ids, turn.action_text, reply)
 
 
@@ -36,14 +36,14 @@ def trajectory_of(
     branches: Sequence[Branch],
     start_version: int,
     decode: Decode,
-    mask_Iw: np.ndarray | None = None,
+    **more: Any,
 ) -> Trajectory:
     """Makes the trajectory that is trained on. branches: of the tree, the longest first; [] if the
     policy never wrote, for a trajectory without turns. In the conversation with the newest reply,
     each turn has the reward of its step, and the last one what is left of the episode's; the others
-    have no reward. mask_Iw: as in `Trajectory`."""
+    have no reward. more: the other fields of the trajectory."""
     if not branches:
-        return Trajectory(episode, (), start_version)
+        return Trajectory(episode, (), start_version, **more)
     made = [_side_branch(branch, decode) for branch in branches]
     newest = max(range(len(made)), key=lambda number: made[number].turns[-1].number)
     turns = _rewarded(made[newest].turns, episode)
@@ -56,7 +56,7 @@ def trajectory_of(
         expert_TLK=longest.expert_TLK,
         num_prefix_turns=longest.num_prefix_turns,
         side_branches=tuple(side),
-        mask_Iw=mask_Iw,
+        **more,
     )
 
 
@@ -82,7 +82,7 @@ def _turn(call: Call, decode: Decode) -> Turn:
         prompt_ids=call.prompt_ids,
         action_ids=sampled.ids,
         logp_mu=sampled.logp_mu,
-        logp_old=sampled.logp_old,
+        logp_old=sampled.logp_mu,
         version=sampled.version,
         action_text=_action_text(call, decode),
         prompt_text="\n".join(m.content for m in call.messages if m.role != "system"),

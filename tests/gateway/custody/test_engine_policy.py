@@ -107,7 +107,7 @@ def test_an_agent_behind_the_gateway_gets_the_tokens_of_our_own_loop(episode, en
     for turn, call in zip(trajectory.turns, branch.calls, strict=True):
         np.testing.assert_array_equal(call.prompt_ids, turn.prompt_ids)
         np.testing.assert_array_equal(call.sampled.ids, turn.action_ids)
-        for name in ("logp_mu", "logp_old", "version"):
+        for name in ("logp_mu", "version"):
             np.testing.assert_array_equal(getattr(call.sampled, name), getattr(turn, name))
 
 
@@ -146,7 +146,7 @@ def test_a_client_chooses_how_it_is_sampled(long, options):
     """Each of these leaves the most probable token alone, so that it is certain."""
     ask(long, FIRST, max_tokens=12, **options)
     ((call,),) = (branch.calls for branch in long.end("all"))
-    assert not call.sampled.logp_mu.any() and (call.sampled.logp_old < 0).all()
+    assert not call.sampled.logp_mu.any() and (call.sampled.logp_plain < 0).all()
 
 
 def test_a_reply_stops_before_the_text_that_was_asked_for(episode):
@@ -251,7 +251,7 @@ def test_log_probabilities_are_shown_of_what_was_written_and_of_the_most_probabl
     (choice,) = answer(long, options=SampleOptions(top_logprobs=3, max_tokens=5))
     (branch,) = long.end("all")
     sampled = branch.calls[0].sampled
-    assert [each.logprob for each in choice.logprobs] == sampled.logp_old.tolist()
+    assert [each.logprob for each in choice.logprobs] == sampled.logp_plain.tolist()
     for each, best in zip(choice.logprobs, sampled.top_logp_Tk, strict=True):
         assert len(each.top) == 3 and [t.logprob for t in each.top] == best.tolist()
         assert max(best) >= each.logprob - 1e-6

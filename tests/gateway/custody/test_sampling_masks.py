@@ -1,4 +1,5 @@
-"""Replies that are held to a schema, on their way from the engine into training."""
+"""Replies that are held to a schema, or cut to the most probable tokens, on their way from the
+engine into training."""
 
 import dataclasses
 
@@ -16,7 +17,7 @@ from ale_jax.gateway.app import make_app
 from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.gateway.custody.sampling_masks import MaskTable
 from ale_jax.gateway.messages import ChatMessage
-from ale_jax.gateway.requests import REQUIRED, ChatRequest, SampleOptions
+from ale_jax.gateway.requests import REQUIRED, ApiError, ChatRequest, SampleOptions
 from ale_jax.gateway.server import served
 from ale_jax.learn.old_policies import make_logp
 from ale_jax.model.params import init_params
@@ -51,13 +52,15 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def policy(tokenizer):
     shape = dataclasses.replace(MOE, vocab_size=tokenizer.vocab_size + 5)  # as padded ones are
-    return shape, init_params(jax.random.key(0), shape)
+    params = init_params(jax.random.key(0), shape)
+    # As they are, they write one token again and again.
+    return shape, params | {"final_norm_D": 0.2 * params["final_norm_D"]}
 
 
 @pytest.fixture(scope="module")
 def engine(tokenizer, policy):
     sizes = engine_shape(max_sequence_length=LONGEST, prefill_tokens=(16, 64))
-    engine = Engine(policy[0], sizes, tokenizer.stop_ids, policy[1])
+    engine = Engine(policy[0], sizes, tokenizer.stop_ids, policy[1], record_left=True)
     yield engine
     engine.close()
 
@@ -74,11 +77,13 @@ def ask(ledger, *messages, **fields):
     return [episode.answer(each, request).message for each in episode.ask(request)]
 
 
-def played(ledger, temperature=1.0):
-    """A conversation of a call, a free reply, a call and a reply of a schema."""
-    ledger.open("a", KEY, Sampling(temperature))
+def played(ledger, **sampling):
+    """A conversation of a call, a free reply, a call and a reply of a schema. For the free one, the
+    agent asks to be answered in another way."""
+    ledger.open("a", KEY, Sampling(**sampling))
     told = [*TASK]
-    free = {"tools": (TOOL,), "options": SampleOptions(max_tokens=20)}
+    asked = SampleOptions(max_tokens=20, temperature=0.1, top_k=1, top_p=0.1, min_p=0.9)
+    free = {"tools": (TOOL,), "options": asked}
     for fields in (CALLS, free, CALLS, {"tools": (TOOL,), "schema": LOOK}):
         (reply,) = ask(ledger, *told, **fields)
         told += [reply, ChatMessage("user", "next")]
@@ -97,7 +102,7 @@ def packed(trajectory):
 @pytest.mark.heavy
 def test_the_learner_finds_the_log_probabilities_that_the_engine_sampled_with(ledger, policy):
     shape, params = policy
-    batch = packed(played(ledger, temperature=0.8))
+    batch = packed(played(ledger))
     logp, plain = make_logp(shape, MESH), dataclasses.replace(batch, mask_id_BT=None, mask_BIw=None)
     gap_BT = np.abs(logp(params, batch) - batch.logp_old_BT)
     blind_BT = np.abs(logp(params, plain) - batch.logp_old_BT)
@@ -110,7 +115,38 @@ def test_the_learner_finds_the_log_probabilities_that_the_engine_sampled_with(le
     np.testing.assert_array_equal(gap_BT[free_BT], blind_BT[free_BT])
     for logp_BT in (logp(params, batch), batch.logp_old_BT, batch.logp_mu_BT):
         assert not logp_BT[forced_BT].any(), "there was no choice"
-    assert (batch.logp_mu_BT != batch.logp_old_BT)[masked_BT].any(), "of another temperature"
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        *({"temperature": t} for t in (0.5, 0.7, 1.3)),
+        {"top_p": 0.8},
+        {"top_k": 20},
+        {"min_p": 0.3},
+        {"temperature": 0.7, "top_p": 0.8, "top_k": 20},
+    ],
+    ids=str,
+)
+def test_the_ratio_is_one_before_the_first_update_however_it_was_sampled(ledger, policy, sampling):
+    shape, params = policy
+    trajectory = played(ledger, **sampling)
+    assert trajectory.sampling == Sampling(**sampling), "and not as the agent asked"
+    batch, logp = packed(trajectory), make_logp(shape, MESH)
+    plain = dataclasses.replace(batch, temperature_BT=None, mask_id_BT=None, mask_BIw=None)
+    written_BT, id_BT = batch.chunk_BT >= 0, batch.mask_id_BT
+    np.testing.assert_array_equal(batch.logp_mu_BT, batch.logp_old_BT)
+    ratio_BT = np.exp(logp(params, batch) - batch.logp_mu_BT)[written_BT]
+    np.testing.assert_allclose(ratio_BT, 1.0, atol=2e-4)
+    assert np.abs(ratio_BT - 1.0).mean() < 1e-5
+    free_BT = batch.chunk_BT == 1
+    assert free_BT.sum() > 5
+    blind_BT = np.abs(logp(params, plain) - batch.logp_mu_BT)
+    assert blind_BT[free_BT].mean() > 0.01, "what the reference of this test must not be"
+    if Sampling(**sampling).cuts:
+        assert (id_BT[written_BT] != FREE).all() and (id_BT[free_BT] >= 0).sum() > 5
+    else:
+        assert (id_BT[free_BT] == FREE).all()
 
 
 def test_every_token_is_one_that_its_mask_allows_and_masks_repeat(ledger):
@@ -150,11 +186,14 @@ def test_a_reply_that_is_cut_off_has_the_masks_of_what_was_written(ledger):
     assert len(turn.mask_id) == len(turn.action_ids) == 7
 
 
-def test_a_table_numbers_distinct_masks_and_knows_them_when_it_is_full(monkeypatch):
-    monkeypatch.setattr("ale_jax.gateway.custody.sampling_masks.MAX_MASKS", 2)
-    table = MaskTable()
+@pytest.mark.parametrize("most, sampling", [("MAX_MASKS", {}), ("MAX_CUT_MASKS", {"top_p": 0.8})])
+def test_a_table_numbers_distinct_masks_until_it_is_full(monkeypatch, most, sampling):
+    monkeypatch.setattr(f"ale_jax.gateway.custody.sampling_masks.{most}", 2)
+    table = MaskTable(Sampling(**sampling))
     assert table.masks() is None
     one, two = np.array([3, 0], np.int32), np.array([3, 1 << 30], np.int32)
     last = np.array([0, 1 << 31], np.uint32).view(np.int32)
     assert [table.number(mask) for mask in (last, one, two, one)] == [FORCED, 0, 1, 0]
     np.testing.assert_array_equal(table.masks(), [one, two])
+    with pytest.raises(ApiError, match="may draw from 2 different sets of tokens"):
+        table.number(np.array([7, 0], np.int32))

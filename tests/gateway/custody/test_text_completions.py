@@ -68,7 +68,7 @@ def test_the_policy_reads_the_text_alone_and_goes_on(gateway):
     assert choice.text == gateway.tokenizer.decode(call.sampled.ids)
     assert found.usage.completion_tokens == len(call.sampled.ids) <= 9
     shown = choice.logprobs
-    assert shown.token_logprobs == call.sampled.logp_old.tolist()
+    assert shown.token_logprobs == call.sampled.logp_plain.tolist()
     assert shown.text_offset[0] == 0 and shown.text_offset[1] == len(shown.tokens[0])
     assert all(1 <= len(each) <= 2 for each in shown.top_logprobs)
 

@@ -35,7 +35,7 @@ class Scripted:
 
     def __init__(self, ids):
         logp = np.zeros(len(ids), np.float32)
-        self._tokens = GivenTokens(ids, logp, logp, np.zeros(len(ids), np.int32))
+        self._tokens = GivenTokens(ids, logp, np.zeros(len(ids), np.int32))
 
     def open(self):
         return 0
