@@ -157,11 +157,11 @@ def loss_of(
     logp_NT = played.of_tokens(table_MDLV).reshape(shape)
     entropy_NT = -played.of_states(jnp.exp(table_MDLV) * table_MDLV).reshape(shape)
     chunks = played.live_NC.shape[1]
-    about = _denominator(batch, algo.loss), chunks, algo.loss, algo.mismatch
+    about = loss_denominator(batch, algo.loss), chunks, algo.loss, algo.mismatch
     return policy_loss(logp_NT, entropy_NT, batch, *about)[0]
 
 
-def _denominator(batch: dict[str, jax.Array], hp: LossHypers) -> jax.Array:
+def loss_denominator(batch: dict[str, jax.Array], hp: LossHypers) -> jax.Array:
     """As `count_loss_denominator`, which counts on the host."""
     chunk_NT = batch["chunk_BT"]
     if hp.aggregation == "tokens":
