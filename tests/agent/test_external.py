@@ -47,3 +47,14 @@ def test_names_in_braces_within_an_instruction_are_the_tasks_own():
     assert type(episode.reward) is float
     assert machine.argv == ["agent", "--at=http://127.0.0.1:8900/v1", instruction, "{x}"]
     assert machine.env["KEY"] == "secret"
+
+
+def test_a_world_that_cannot_judge_what_a_program_leaves_is_refused():
+    class Ungraded:
+        def reset(self, seed):
+            return "go", {}
+
+    access = PolicyAccess("http://127.0.0.1:80/v1", "secret")
+    episode = play(Ungraded(), Machine(), ExternalAgent(command=("agent",)), access, KEY)
+    assert (episode.status, episode.reward) == (Status.ENV_ERROR, None)
+    assert f"family {KEY.task.family!r}: Ungraded has no method grade" in episode.detail

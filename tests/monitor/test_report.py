@@ -8,11 +8,12 @@ import re
 import pytest
 
 from ale_jax.files import write_json
-from ale_jax.monitor.events import EventLog
+from ale_jax.monitor.evaluations import write_summary
+from ale_jax.monitor.events import NOTHING_TRAINED, EventLog
 from ale_jax.monitor.report import main, write_report
 from ale_jax.monitor.report_sections import MAX_DROPPED
 from ale_jax.monitor.trajectories import TrajectoryWriter, choose
-from tests.monitor.fake_run import FAILED, OTHER, SOLVED, write_run
+from tests.monitor.fake_run import FAILED, OTHER, SOLVED, SUMMARY, write_run
 
 pytestmark = pytest.mark.heavy
 
@@ -54,6 +55,9 @@ def test_the_report_tells_the_run(tmp_path):
     # 23 and 98 of 120 in the trained families, 22 of 40 in the held-out one.
     for told in ("19 %→82 %", "55 %", "5,120", "413,221", "configs/quickstart.py", "10m55s"):
         assert told in text
+    for told in ("mean reward 0.82", "0.30 → 0.93", "158 of 160"):
+        assert told in text
+    assert "Nothing was trained" not in text
     for told in (
         "find_largest",
         'for f in *.txt; do mv "$f"',
@@ -156,6 +160,18 @@ def test_limits_that_ended_episodes_and_a_rewritten_history_are_told(tmp_path):
     told = " ".join(page(tmp_path).text.split())
     assert "token limit18.8 % turn limit6.2 %" in told
     assert "The agent rewrites its history 100% of the replies" in told
+
+
+def test_a_run_that_trained_nothing_says_so_and_why(tmp_path):
+    write_summary(write_run(tmp_path), dataclasses.replace(SUMMARY, rl_steps_trained=0))
+    with EventLog(tmp_path) as events:
+        for why in ("5 steps in a row: too hard", "10 steps in a row: too hard"):
+            events.record(NOTHING_TRAINED, why)
+    (said,) = re.findall(
+        r'aria-label="Nothing.*?</aside>', write_report(tmp_path).read_text(), re.S
+    )
+    assert "Nothing was trained: none of the 160 steps" in said
+    assert "10 steps in a row" in said and "5 steps in a row" not in said
 
 
 def test_a_cut_last_line_is_told(tmp_path):
