@@ -15,7 +15,7 @@ from functools import partial
 
 import numpy as np
 
-from ale_jax.config.engine import Sampling
+from ale_jax.config.engine import PLAIN, Sampling
 from ale_jax.engine.request import InferenceEngine
 from ale_jax.gateway.custody.engine_policy import ChatRender, EnginePolicy, language_of
 from ale_jax.gateway.custody.reply_kinds import mark_replies
@@ -140,7 +140,9 @@ class Ledger:
         prompt. Members of a group that share these turns therefore share their pages. redraw: as in
         `conversation_key`.
         """
-        agent, masks = AgentClock(time.monotonic()), MaskTable(sampling)
+        agent = AgentClock(time.monotonic())
+        # Evaluations may cut where training does not, and nobody learns what was left.
+        masks = MaskTable(sampling if key.is_trained_on else PLAIN)
         reply_tokens = self._max_reply_tokens
         options = EpisodeOptions(
             obeys=False,

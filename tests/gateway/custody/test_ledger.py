@@ -57,6 +57,16 @@ def _play(ledger, name):
 
 
 @pytest.mark.heavy
+def test_an_evaluation_may_cut_where_the_engine_does_not_record_it(engine, tokenizer):
+    ledger = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    key = EpisodeKey("eval/final", 0, 0, KEY.task)
+    ledger.open("a", key, Sampling(top_k=3))
+    ledger.reply("a", FIRST)
+    trajectory = ledger.close("a", dataclasses.replace(_episode(), key=key))
+    assert trajectory.turns[0].mask_id is None and trajectory.mask_Iw is None
+
+
+@pytest.mark.heavy
 def test_a_trajectory_holds_what_was_read_and_written(engine, tokenizer):
     ledger = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9)
     replies, trajectory = _play(ledger, "a")
