@@ -32,7 +32,7 @@ REQUIRES = [
     "tensorboardX>=2.6",
     "tokenizers>=0.22",
     "transformers>=5.0",
-    "uvicorn>=0.40",
+    "uvicorn>=0.53",
     "uvloop>=0.21",
     "websockets>=15",
 ]
