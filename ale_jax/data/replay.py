@@ -55,11 +55,18 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class DroppedGroup:
-    """A group that is not trained on. members: those that came back until then."""
+    """A group that is not trained on. members: those that came back until then. family: of its
+    task; empty until the feed, which knows it of every group, has added it."""
 
     index: int
     reason: Drop
     members: tuple[Trajectory, ...]
+    family: str = ""
+
+    @property
+    def valid(self) -> tuple[Trajectory, ...]:
+        """The members whose reward is a valid judgement of the policy."""
+        return tuple(filter(_is_valid, self.members))
 
 
 def _ignore(dropped: DroppedGroup) -> None:

@@ -102,8 +102,17 @@ class MetricsWriter:
             record["nonfinite"] = nonfinite
             _log.warning("%s step %d: not finite: %s", phase, step, nonfinite)
         self._lines.append(record)
+        self.draw(record["step"], record, phase)
+
+    def draw(self, step: int, values: Mapping[str, Any], phase: str) -> None:
+        """Adds the numbers among `values` to TensorBoard's curves alone. OSError if it cannot."""
+        numbers = {
+            name: value
+            for name, value in values.items()
+            if name not in _OWN_KEYS and isinstance(value, int | float)
+        }
         with self._boards_lock:
-            self._draw(record)
+            self._board(phase).write(step, numbers)
 
     def close(self) -> None:
         self._lines.close()
@@ -115,14 +124,6 @@ class MetricsWriter:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-    def _draw(self, record: Mapping[str, Any]) -> None:
-        values = {
-            name: value
-            for name, value in record.items()
-            if name not in _OWN_KEYS and isinstance(value, int | float)
-        }
-        self._board(record["phase"]).write(record["step"], values)
 
     def _board(self, phase: str) -> EventFile:
         # One directory per phase: TensorBoard purges by step, and each phase may count its own.

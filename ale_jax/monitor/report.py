@@ -18,6 +18,7 @@ import jinja2
 import markupsafe
 
 from ale_jax.files import write_atomically
+from ale_jax.monitor import report_losses as losses
 from ale_jax.monitor import report_sections as sections
 from ale_jax.monitor.evaluations import SUMMARY_FILE
 from ale_jax.monitor.progress import duration
@@ -63,11 +64,12 @@ def render(run: RunFiles) -> str:
             trained_rows=sections.family_rows(run, held_out=False),
             held_out_rows=sections.family_rows(run, held_out=True),
             staleness=sections.staleness_bars(run),
-            truncations=sections.truncations(run),
+            truncations=losses.truncations(run),
+            stale_groups=losses.stale_groups(run),
             time_splits=sections.time_splits(run),
             compile_seconds=sections.compile_seconds(run),
             small_charts=sections.small_charts(run),
-            dropped_rows=sections.dropped_rows(run),
+            dropped_rows=losses.dropped_rows(run),
             event_counts=sections.event_counts(run),
             event_rows=sections.event_rows(run),
             episodes=episode_views(run.trajectories),

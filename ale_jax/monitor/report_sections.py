@@ -27,14 +27,11 @@ from ale_jax.monitor.evaluations import (
     FamilyResult,
     wilson_interval,
 )
-from ale_jax.monitor.events import DROPPED_FIELDS, dropped_groups
 from ale_jax.monitor.metrics import STALENESS_COUNTS
 from ale_jax.monitor.run_files import RunFiles
 
 SFT, RL = "sft", "rl"
-TRUNCATED = "truncated"  # the metric of all limits, and the beginning of those of each
 MAX_EVENTS = 300
-MAX_DROPPED = 50
 MAX_AGES = 64
 # Sums and differences of plotted values must stay finite.
 PLOT_LIMIT = 1e100
@@ -46,7 +43,8 @@ SMALL_CHARTS = (
     ("tokens_per_second", RL, "Tokens per second", "written by the policy"),
     ("truncated", RL, "Truncated episodes", "share that a limit of turns, time or tokens ended"),
     ("staleness_mean", RL, "Staleness", "mean age at use, in versions of the weights"),
-    ("entropy", RL, "Entropy", "nats per token; near 0, exploration has stopped"),
+    ("entropy_sampled", RL, "Entropy", "of all tokens, in nats; near 0, exploration has stopped"),
+    ("entropy", RL, "Entropy of trained tokens", "nats per token; easy tasks are not trained on"),
     ("ratio_mean", RL, "Importance ratio", "mean over chunks; 1 is on-policy"),
     ("chunks_masked", RL, "Chunks masked", "removed from the loss by the mismatch filter"),
     ("grad_norm", RL, "Gradient norm", "before clipping"),
@@ -227,17 +225,6 @@ def staleness_bars(run: RunFiles) -> list[Bar]:
     return _bars({str(age): counts[age] for age in ages})
 
 
-def truncations(run: RunFiles) -> dict[str, float]:
-    """Returns by limit, the most frequent first, the share of the episodes trained on that it has
-    ended: the mean over steps, in percent. Limits that ended none are left out."""
-    totals: collections.Counter[str] = collections.Counter()
-    steps = [line for line in run.phase(RL) if line.get(TRUNCATED) is not None]
-    for line in steps:
-        limits = (name for name in line if name.startswith(f"{TRUNCATED}/"))
-        totals.update({name.partition("/")[2]: line[name] or 0.0 for name in limits})
-    return {limit: 100 * total / len(steps) for limit, total in totals.most_common()}
-
-
 def time_splits(run: RunFiles) -> list[TimeSplit]:
     """Returns how reinforcement learning spent its time; splits that were not recorded are left
     out."""
@@ -290,15 +277,6 @@ def event_rows(run: RunFiles) -> list[EventRow]:
             fields=event.fields,
         )
         for event in run.events[-MAX_EVENTS:]
-    ]
-
-
-def dropped_rows(run: RunFiles) -> list[Mapping[str, Any]]:
-    """Returns the last MAX_DROPPED groups that were dropped: what DROPPED_FIELDS says of each.
-    Without those of lost steps, which a resumed run plays again."""
-    dropped = [event.fields for event in dropped_groups(run.events)]
-    return [
-        {name: fields.get(name, "") for name in DROPPED_FIELDS} for fields in dropped[-MAX_DROPPED:]
     ]
 
 

@@ -30,7 +30,7 @@ from ale_jax.system.compilation import STARTED, environment, keep_compiled
 from ale_jax.system.group_feed import GroupFeed, Snapshot
 from ale_jax.system.hosts.commands import Processes
 from ale_jax.system.rollouts.opening import Rollouts, open_rollouts
-from ale_jax.system.run_logger import RunLogger, evaluation_line, headline, summarize
+from ale_jax.system.run_logger import RunLogger, headline, summarize
 from ale_jax.system.saving import Saver
 from ale_jax.system.start import (
     Setting,
@@ -259,4 +259,4 @@ class Run:
         evaluation = tally(name, cursor.step, logger.metrics.seconds(), played, config.worlds)
         require_judged(evaluation, len(keys))
         record_evaluation(self.setting.path, evaluation)
-        logger.note(evaluation_line(evaluation))
+        logger.evaluation(evaluation)

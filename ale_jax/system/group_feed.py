@@ -79,10 +79,10 @@ class GroupFeed:
         self._buffer.add(trajectory)
 
     def _drop(self, group: DroppedGroup) -> None:
-        self._dropped.append(group)
         # It was decided at the group's admission, and some groups are dropped before an episode
         # that knows its task has come back.
         task = self._resampler.assign(group.index)[0].key.task
+        self._dropped.append(dataclasses.replace(group, family=task.family))
         self._note_dropped(group, task)
 
     def take_dropped(self) -> tuple[DroppedGroup, ...]:

@@ -123,6 +123,19 @@ class RunLogger:
     def note(self, text: str) -> None:
         self.progress.note(text)
 
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """Shows a recorded evaluation as a line, and as points of TensorBoard's curves."""
+        self.note(evaluation_line(evaluation))
+        groups = {"eval/held_out": evaluation.total(held_out=True)}
+        groups |= {"eval": evaluation.total(held_out=False)}
+        groups |= {f"eval/{family}": found for family, found in evaluation.families.items()}
+        values: dict[str, float] = {}
+        for name, found in groups.items():
+            if found.tasks:
+                values[f"{name}/success"] = found.successes / found.tasks
+                values[f"{name}/reward"] = found.reward
+        self.metrics.draw(evaluation.step, values, "eval")
+
     def record(self, kind: str, detail: str, **fields: str | int) -> None:
         """Shows an event if whoever watches the run should know, and records it. OSError if it
         cannot be recorded."""

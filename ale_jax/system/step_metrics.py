@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import zlib
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -19,8 +17,13 @@ from ale_jax.learn.learner import Step
 from ale_jax.learn.step import router_figures
 from ale_jax.monitor.schedule import ScheduledGroup, ScheduledStep
 from ale_jax.records import Trajectory
-from ale_jax.status import Status
 from ale_jax.system.reply_metrics import reply_metrics, truncation_metrics
+from ale_jax.system.rollout_metrics import (
+    episode_times,
+    group_metrics,
+    rollout_metrics,
+    token_metrics,
+)
 from ale_jax.system.tasks import Cursor
 
 OF_AN_UPDATE = ("loss", "balance", "grad_norm")  # sums of a train step that are means already
@@ -55,7 +58,9 @@ class StepReport:
 
 def step_metrics(report: StepReport) -> dict[str, float | dict[str, int]]:
     """Returns all metrics of a step."""
-    rollouts = _rollout_metrics(report.trajectories, version=report.cursor.step - 1)
+    rollouts = rollout_metrics(report.trajectories, version=report.cursor.step - 1)
+    rollouts |= group_metrics(report.groups, report.dropped)
+    rollouts |= token_metrics(report.trajectories)
     rollouts |= truncation_metrics(report.trajectories)
     rollouts |= reply_metrics([t for group in report.groups for t in group.members])
     run = {
@@ -71,7 +76,7 @@ def step_metrics(report: StepReport) -> dict[str, float | dict[str, int]]:
     times = {
         "time/waiting_s": report.waiting_seconds,
         "time/learner_s": report.learner_seconds,
-        **_episode_times(report.trajectories),
+        **episode_times(report.trajectories),
     }
     sums = add_updates(report.updates)
     learner = _loss_metrics(sums) | router_figures(sums)
@@ -80,37 +85,6 @@ def step_metrics(report: StepReport) -> dict[str, float | dict[str, int]]:
 
 def _has_gradient(sums: Mapping[str, np.ndarray]) -> bool:
     return bool(sums["grad_norm"] > 0.0) and not sums[SKIPPED]
-
-
-def _episode_times(trajectories: list[Trajectory]) -> dict[str, float]:
-    """Seconds, summed over the step's episodes. Episodes overlap, so the sums exceed wall time."""
-    episodes = [t.episode for t in trajectories]
-    verifier = sum(e.verifier_seconds for e in episodes)
-    return {
-        "time/generation_s": sum(e.policy_seconds for e in episodes),
-        "time/environment_s": sum(e.env_seconds for e in episodes) - verifier,
-        "time/verifier_s": verifier,
-    }
-
-
-def _rollout_metrics(
-    trajectories: list[Trajectory], version: int
-) -> dict[str, float | dict[str, int]]:
-    """version: of the weights that the step started with; ages are relative to it."""
-    ages = [age(version, t.start_version) for t in trajectories]
-    return {
-        "success": _success(trajectories),
-        **{f"success/{family}": _success(ts) for family, ts in _by_family(trajectories).items()},
-        "reward": _reward(trajectories),
-        **{f"reward/{family}": _reward(ts) for family, ts in _by_family(trajectories).items()},
-        "staleness_mean": float(np.mean(ages)),
-        "staleness_max": max(ages),
-        "staleness_counts": {str(a): n for a, n in sorted(Counter(ages).items())},
-        "tokens_crc32": _checksum(trajectories),
-        "turns": float(np.mean([t.episode.turns for t in trajectories])),
-        "no_verdict": float(np.mean([t.episode.status == Status.NO_VERDICT for t in trajectories])),
-        "malformed_calls": float(np.mean([t.episode.malformed_calls for t in trajectories])),
-    }
 
 
 def add_updates(updates: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -153,31 +127,6 @@ def _loss_metrics(arrays: dict[str, np.ndarray]) -> dict[str, float]:
         values["observation_tokens"] = observed
         values["observation_loss"] = sums["observation_nll"] / max(observed, 1.0)
     return values
-
-
-def _checksum(trajectories: list[Trajectory]) -> int:
-    """CRC-32 of all token ids of prompts and replies, in order. Identical runs have equal ones."""
-    crc = 0
-    branches = [each for t in trajectories for each in t.branches]
-    for turn in (turn for branch in branches for turn in branch.turns):
-        for ids in (turn.prompt_ids, turn.action_ids):
-            crc = zlib.crc32(np.ascontiguousarray(ids, np.int32).tobytes(), crc)
-    return crc
-
-
-def _success(trajectories: list[Trajectory]) -> float:
-    return float(np.mean([t.episode.is_solved for t in trajectories]))
-
-
-def _reward(trajectories: list[Trajectory]) -> float:
-    return float(np.mean([t.episode.reward for t in trajectories]))
-
-
-def _by_family(trajectories: list[Trajectory]) -> dict[str, list[Trajectory]]:
-    families = defaultdict(list)
-    for trajectory in trajectories:
-        families[trajectory.episode.key.task.family].append(trajectory)
-    return families
 
 
 def step_schedule(report: StepReport) -> ScheduledStep:

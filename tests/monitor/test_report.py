@@ -11,7 +11,7 @@ from ale_jax.files import write_json
 from ale_jax.monitor.evaluations import write_summary
 from ale_jax.monitor.events import NOTHING_TRAINED, EventLog
 from ale_jax.monitor.report import main, write_report
-from ale_jax.monitor.report_sections import MAX_DROPPED
+from ale_jax.monitor.report_losses import MAX_DROPPED
 from ale_jax.monitor.trajectories import TrajectoryWriter, choose
 from tests.monitor.fake_run import FAILED, OTHER, SOLVED, SUMMARY, write_run
 
@@ -150,8 +150,9 @@ def test_limits_that_ended_episodes_and_a_rewritten_history_are_told(tmp_path):
     told = page(write_run(tmp_path)).text
     assert "that a limit ended" not in told and "rewrites its history" not in told
     steps = (
-        {"truncated": 0.0},
-        {"truncated": 0.5, "truncated/turn_limit": 0.125, "truncated/token_limit": 0.375},
+        {"truncated": 0.0, "trained_groups/log": 8, "stale_groups/script": 1},
+        {"trained_groups/script": 9, "stale_groups/script": 2, "stale_groups/log": 1}
+        | {"truncated": 0.5, "truncated/turn_limit": 0.125, "truncated/token_limit": 0.375},
     )
     lines = [{"phase": "rl", "step": n, "seconds": n} | each for n, each in enumerate(steps)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -159,6 +160,7 @@ def test_limits_that_ended_episodes_and_a_rewritten_history_are_told(tmp_path):
         events.record("history_rewritten", "100% of the replies", step=1)
     told = " ".join(page(tmp_path).text.split())
     assert "token limit18.8 % turn limit6.2 %" in told
+    assert "script325.0 % log111.1 %" in told  # groups too old, of 12 and 9
     assert "The agent rewrites its history 100% of the replies" in told
 
 

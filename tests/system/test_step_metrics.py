@@ -1,13 +1,15 @@
 """The metrics of a step, from trajectories and sums whose figures can be worked out by hand."""
 
 import dataclasses
+import math
 import zlib
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from ale_jax.data.replay import Group
+from ale_jax.data.replay import DroppedGroup, Group
+from ale_jax.data.staleness import Drop
 from ale_jax.records import Task
 from ale_jax.status import Status
 from ale_jax.system.step_metrics import StepReport, step_metrics
@@ -78,6 +80,15 @@ def test_rollouts_are_those_with_a_valid_reward():
         "turns": 3.0,
         "no_verdict": pytest.approx(1 / 3),
         "malformed_calls": 1.0,
+        "reward_std": pytest.approx(math.sqrt(1 / 6)),
+        "groups_solved": 0.0,
+        "groups_failed": 0.0,
+        "success_sampled": pytest.approx(1 / 3),
+        "trained_groups/log": 1,
+        "response_tokens": 2.0,
+        "response_tokens_max": 2,
+        "reply_tokens": 2.0,
+        "entropy_sampled": pytest.approx(0.025),  # log-probabilities of -0.02 and -0.03
         "truncated": 0.0,
         "replies": 0.75,  # of four episodes, one of which the system lost
         "branches": 0.75,
@@ -103,6 +114,25 @@ def test_rollouts_are_those_with_a_valid_reward():
         "time/environment_s": 2.25,  # without the verifier's quarter of a second
         "time/verifier_s": 0.75,
     }
+
+
+def test_groups_that_were_dropped_since_the_step_before_are_seen():
+    """What dynamic sampling left out was judged, too, and what became too old was of a family."""
+    members = tuple(_trajectory(m, 1.0, "log", 6) for m in range(2))
+    dropped = (
+        DroppedGroup(1, Drop.EQUAL, members, "log"),
+        DroppedGroup(2, Drop.STALE, members, "sort"),
+        DroppedGroup(3, Drop.STALE, (), "sort"),
+    )
+    solved = Group(4, members)
+    made = SimpleNamespace(samples=[])
+    report = StepReport(CURSOR, [GROUP, solved], made, [], {}, 0.1, 0.2, dropped)
+    found = step_metrics(report)
+    assert found["success"] == pytest.approx(3 / 5)
+    assert found["success_sampled"] == pytest.approx(5 / 7)
+    assert (found["groups_solved"], found["groups_failed"]) == (0.5, 0.0)
+    stale = {name: n for name, n in found.items() if name.startswith(("stale_", "trained_groups"))}
+    assert stale == {"trained_groups/log": 2, "stale_groups/sort": 2}
 
 
 def test_sums_become_means_over_tokens_or_ratios():
