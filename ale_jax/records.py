@@ -214,9 +214,10 @@ class Episode:
 
     reward: of the whole episode, prefix included: what its steps earned, and the verdict on the
     state in which it was cut short. step_rewards: what each step earned, those of a prefix
-    included; () of an agent's program. cut_replies: which of the policy's own replies, from 0, are
-    of the kind CUT; None of an agent's program, of whose replies nobody here knows whether they
-    were carried out. solved_at: the reward from which the task is solved.
+    included; () of an agent's program. cut_replies: which of the policy's own replies, from 0, were
+    cut before they held an action, by a limit that the policy's side knows; None of an agent's
+    program, of whose replies nobody here knows whether they were carried out. solved_at: the
+    reward from which the task is solved.
 
     With seconds 10, policy_seconds 6, env_seconds 3 and verifier_seconds 1, the loop took 1 second.
     """

@@ -10,10 +10,11 @@ class Status(enum.StrEnum):
     """How an episode ended. Every trajectory has exactly one status."""
 
     FINISHED = "finished"  # the agent declared that it was done
-    TURN_LIMIT = "turn_limit"  # graded in the state at the limit, or where a program broke off
+    TURN_LIMIT = "turn_limit"  # graded in the state at the limit
     TIME_LIMIT = "time_limit"  # its program was killed; graded in the state that it left
     TOKEN_LIMIT = "token_limit"  # the context is full; graded in the state at the limit
     REPLY_LIMIT = "reply_limit"  # the reply that ended it was cut; judged as it stood
+    BROKE_OFF = "broke_off"  # its program ended with an error; graded in the state that it left
     NO_VERDICT = "no_verdict"  # the agent's work, and not the host, kept the verifier from one
     SANDBOX_START_FAILED = "sandbox_start_failed"
     SANDBOX_LOST = "sandbox_lost"
@@ -56,6 +57,7 @@ STATUS_RULES: dict[Status, StatusRule] = {
         limit: StatusRule(reward_valid=True, retry=False, infra=False, truncated=True)
         for limit in (Status.TURN_LIMIT, Status.TIME_LIMIT, Status.TOKEN_LIMIT, Status.REPLY_LIMIT)
     },
+    Status.BROKE_OFF: StatusRule(reward_valid=True, retry=False, infra=False),
     Status.NO_VERDICT: StatusRule(reward_valid=True, retry=False, infra=False),  # the reward is 0
     Status.SANDBOX_START_FAILED: StatusRule(reward_valid=False, retry=True, infra=True),
     Status.SANDBOX_LOST: StatusRule(reward_valid=False, retry=True, infra=True),

@@ -61,7 +61,8 @@ def grpo() -> Algo:
 
 def dapo() -> Algo:
     """DAPO (2503.14476): GRPO with a higher upper bound of the ratio, and without groups of equal
-    outcomes (`rl`). The paper's penalty of overlong replies is left out."""
+    outcomes (`rl`). The paper's penalty of overlong replies, which grows with their length, is left
+    out; `credit.overlong` has a constant one."""
     return _algo("dapo", _advantage("outcome", "group", "group"), _ppo(clip_high=0.28))
 
 

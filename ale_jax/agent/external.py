@@ -67,7 +67,7 @@ def play(
         instruction = clock.in_env(world.reset, key.task.seed)
         result = _run(machine, agent, access, instruction)
         if result.timed_out or result.exit_code != 0:
-            status = Status.TIME_LIMIT if result.timed_out else Status.TURN_LIMIT
+            status = Status.TIME_LIMIT if result.timed_out else Status.BROKE_OFF
             detail = _ended(result)
         reward = clock.judging(world.grade, _answer(result.stdout))
     except NoVerdictError as error:

@@ -162,8 +162,8 @@ class _Playing:
                 if reply.text:
                     self.cut_replies.append(self.turns)
                 return Status.TOKEN_LIMIT, self.earned(self._grade())
-            # A reply cut by "length" is an action like any other: at worst it is malformed, which
-            # costs a turn and is answered. Without credit, nothing would teach to end a reply.
+            # A reply cut at its length is played like any other: at worst it is malformed. Only the
+            # ledger knows whether the context has cut it, which the API calls "length", too.
             try:
                 step = self._step(reply.text)
             except NoVerdictError:
@@ -175,6 +175,8 @@ class _Playing:
             self.malformed_calls += step.malformed
             if step.ends:
                 return _end_of(step, reply), self.earned()
+            if step.malformed and reply.stop == "length":
+                self.cut_replies.append(self.turns - 1)
             self._seen.append(step.seen)
             malformed_in_a_row = malformed_in_a_row + 1 if step.malformed else 0
             if step.malformed and malformed_in_a_row == malformed_limit:

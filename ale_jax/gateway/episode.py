@@ -26,6 +26,7 @@ from ale_jax.gateway.requests import (
     SampleOptions,
     TokenLogprob,
 )
+from ale_jax.status import Status
 
 MAX_SEED = 2**64 - 1
 ID_LETTERS, ID_LENGTH = string.ascii_letters + string.digits, 9  # as Mistral's template wants them
@@ -89,6 +90,12 @@ class GatewayEpisode:
         self._waiting: set[Call] = set()
         self._asked = 0
         self._ended = False
+        self._limit: Status | None = None
+
+    @property
+    def limit(self) -> Status | None:
+        """The limit at which the last call was refused; None if it was answered."""
+        return self._limit
 
     def ask(self, request: ChatRequest, see: See | None = None) -> list[Pending]:
         """Lets the policy answer, `request.options.n` times.
@@ -105,7 +112,7 @@ class GatewayEpisode:
         with _refusing("prompt" if request.prompts else "messages"):
             calls = self._calls(request)
         if any(map(self._is_full, calls)):  # here, so that a stream is refused before it begins
-            raise _context_full()
+            raise self._context_full()
         self._count(len(calls))
         self._wait_for(calls)
         pending: list[Pending] = []
@@ -135,6 +142,7 @@ class GatewayEpisode:
     def record(self, pending: Pending, reply: ChatMessage, sampled: Sampled) -> None:
         """Takes over what was sampled. reply: as it is sent to the agent."""
         self.tree.finish(pending.call, reply, sampled, sampled.stop)
+        self._limit = None
         self._conversations.answered(pending.call, pending.conversation)
         self._wait_no_more(pending.call)
 
@@ -147,7 +155,7 @@ class GatewayEpisode:
         sampled = self.sampled(pending)
         if not len(sampled.ids):
             self.drop(pending)
-            raise _context_full()
+            raise self._context_full()
         said = self._language.read(sampled.ids, request)
         named = tuple(dataclasses.replace(each, id=_new_id()) for each in said.calls)
         reply = ChatMessage("assistant", said.content, said.reasoning, named)
@@ -198,6 +206,7 @@ class GatewayEpisode:
         most = self._options.max_replies
         with self._lock:
             if most is not None and self._asked + replies > most:
+                self._limit = Status.TURN_LIMIT
                 raise ApiError(403, f"the episode's limit of {most} replies is reached")
             self._asked += replies
 
@@ -234,7 +243,7 @@ class GatewayEpisode:
     def _require_short(self, request: ChatRequest) -> None:
         most = self._options.max_chars
         if most is not None and request.num_chars > most:
-            raise _context_full()
+            raise self._context_full()
 
     def _insert_given(self, request: ChatRequest) -> None:
         """ValueError if the first conversation does not begin with the given turns."""
@@ -247,6 +256,11 @@ class GatewayEpisode:
         """Whether there is no room for a reply."""
         most = self._options.max_tokens
         return most is not None and len(call.context_ids()) >= most
+
+    def _context_full(self) -> ApiError:
+        self._limit = Status.TOKEN_LIMIT
+        text = "the conversation fills the policy's context"
+        return ApiError(400, text, "messages", code=CONTEXT_FULL)
 
     def _stop_checker(
         self, request: ChatRequest, number: int, see: See | None
@@ -299,11 +313,6 @@ class GatewayEpisode:
             is_over = waited and not self._waiting
         if is_over:
             self._options.on_turn(False)
-
-
-def _context_full() -> ApiError:
-    text = "the conversation fills the policy's context"
-    return ApiError(400, text, "messages", code=CONTEXT_FULL)
 
 
 def _came_to_nothing(sampled: Future[Sampled]) -> bool:

@@ -116,11 +116,11 @@ def test_a_reply_cut_at_its_length_is_played():
     assert episode.cut_replies == (), "it was an action, and nothing was written after it"
 
 
-def test_a_malformed_reply_is_an_action_also_if_it_was_cut_at_its_length():
+def test_which_replies_were_cut_before_they_held_a_call_is_told():
     policy = StoppingPolicy(*["stop", "length", "length", "stop"], texts=["bad", "bad", "a", "end"])
     episode = play(FakeEnv(), policy, KEY, LIMITS)
     assert (episode.status, episode.malformed_calls) == (Status.FINISHED, 2)
-    assert episode.cut_replies == ()
+    assert episode.cut_replies == (1,)
 
 
 def test_a_cut_reply_that_was_judged_is_an_action_at_a_limit():

@@ -148,7 +148,7 @@ def test_what_writes_in_the_background_does_not_hide_how_a_command_ended(tmp_pat
 def test_an_agent_that_breaks_off_is_judged_by_what_it_has_done(stage):
     fails = dataclasses.replace(AGENT, command=("sh", "-c", "echo lost my way >&2; exit 3"))
     episode, _ = stage.play(fails, key_of("count"))
-    assert (episode.status, episode.reward) == (Status.TURN_LIMIT, 0.0)
+    assert (episode.status, episode.reward) == (Status.BROKE_OFF, 0.0)
     assert episode.detail == "exit 3: lost my way"
     endless = dataclasses.replace(AGENT, command=("sleep", "60"), seconds=0.5)
     episode, _ = stage.play(endless, key_of("count"))
@@ -167,7 +167,9 @@ def test_an_agent_finds_the_policy_where_official_clients_look(stage):
 def test_a_run_is_the_same_whether_our_loop_plays_or_a_program(unbroken, runtime_name, tmp_path):
     """An untrained policy writes what no call can be read in; both answer that in the same way."""
     by_loop, _ = unbroken
-    asks = f"--config.external_agent.command={AGENT.command!r}"
+    source = (EXAMPLES / "shell_agent.py").read_text()
+    source = source.replace("the reply must end with one <tool_call>", "malformed JSON")
+    asks = f"--config.external_agent.command={program(source)!r}"
     run(tmp_path, runtime_name, *LEARNING, asks)
     for ours, theirs in zip(rl_lines(by_loop), rl_lines(tmp_path), strict=True):
         assert theirs["grad_norm"] > 0

@@ -18,7 +18,7 @@ import numpy as np
 from ale_jax.config.engine import PLAIN, Sampling
 from ale_jax.engine.request import InferenceEngine
 from ale_jax.gateway.custody.engine_policy import ChatRender, EnginePolicy, language_of
-from ale_jax.gateway.custody.reply_kinds import mark_replies
+from ale_jax.gateway.custody.reply_kinds import cut_at, mark_replies
 from ale_jax.gateway.custody.sampling_masks import MaskTable
 from ale_jax.gateway.custody.token_tree import BranchChoice, TokenTree
 from ale_jax.gateway.custody.trajectories import given_turn, trajectory_of
@@ -202,6 +202,9 @@ class Ledger:
                 episode, status=Status.CALL_LOST, reward=None, detail=doubt
             )
         mark_replies(tree.answered(), episode.cut_replies)
+        if episode.cut_replies is None:
+            limit = conversation.episode.limit or cut_at(tree.answered())
+            episode = _at_limit(episode, limit)
         counts = tree.counts
         trajectory = trajectory_of(
             episode,
@@ -229,6 +232,14 @@ class Ledger:
             tokens, start = self._engine.stats.sampled_tokens, conversation.episode.tree
             what = "asked" if waits else "answered"
             self._observer(name, what, start.start_version, tokens)
+
+
+def _at_limit(episode: Episode, limit: Status | None) -> Episode:
+    """Says that a limit ended the episode of an agent's program, if it ended after one: at its
+    last call. Whether it exits with an error then is its own affair."""
+    if limit is None or episode.status not in (Status.FINISHED, Status.BROKE_OFF):
+        return episode
+    return dataclasses.replace(episode, status=limit)
 
 
 def _doubt(tree: TokenTree, was_killed: bool) -> str:

@@ -10,6 +10,10 @@ from ale_jax.gateway.custody.token_tree import Call
 from ale_jax.gateway.json_values import value_or_text
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.records import ReplyKind
+from ale_jax.status import Status
+
+CONTEXT_FULL = "context_full"  # of what the engine sampled: how it stopped
+WORKED = (ReplyKind.ACTION, ReplyKind.CUT)  # neither given up by the agent, nor on the side
 
 
 def mark_replies(calls: Sequence[Call], cut_replies: Sequence[int] | None) -> None:
@@ -19,7 +23,8 @@ def mark_replies(calls: Sequence[Call], cut_replies: Sequence[int] | None) -> No
         call.number = number
     if cut_replies is not None:  # our own loop has one conversation, and knows what it carried out
         for number in cut_replies:
-            calls[number].kind = ReplyKind.CUT
+            if calls[number].stop == CONTEXT_FULL:
+                calls[number].kind = ReplyKind.CUT
         return
     # The surest reason comes last, and counts.
     for call in _side_calls(calls):
@@ -30,13 +35,22 @@ def mark_replies(calls: Sequence[Call], cut_replies: Sequence[int] | None) -> No
         call.kind = ReplyKind.CUT
 
 
+def cut_at(calls: Sequence[Call]) -> Status | None:
+    """Returns the limit at which the last reply of an agent's program was cut, of those that worked
+    on the task; None if it was whole, or has a call that could be read. calls: marked."""
+    last = next((call for call in reversed(calls) if call.kind in WORKED), None)
+    if last is None or _reply(last).tool_calls:
+        return None
+    return {"length": Status.REPLY_LIMIT, CONTEXT_FULL: Status.TOKEN_LIMIT}.get(last.stop)
+
+
 def _is_cut(call: Call) -> bool:
     """Whether the reply to an agent's program was cut before it was an action.
 
     If the context was full, no call could be read, and nothing follows, nobody saw what it led to.
     A reply that was cut at its own limit is answered by the agent, and earns what that leads to.
     """
-    return call.stop == "context_full" and not _reply(call).tool_calls and not call.children
+    return call.stop == CONTEXT_FULL and not _reply(call).tool_calls and not call.children
 
 
 def _replaced(calls: Sequence[Call]) -> Iterator[Call]:

@@ -1,5 +1,6 @@
 """Agents with several conversations: what they do becomes one trajectory, all of it once."""
 
+import contextlib
 import dataclasses
 
 import jax
@@ -18,6 +19,7 @@ from ale_jax.status import Status
 from tests.engine.shapes import engine_shape
 from tests.gateway.custody.talking import TalkingLedger
 from tests.model.shapes import MOE
+from tests.rows import each_row
 
 KEY = EpisodeKey("train", 3, 1, Task("trail", 7, "train"))
 EPISODE = Episode(KEY, Status.FINISHED, 1.0, 2, 0, 1.0, 0.5)
@@ -171,6 +173,31 @@ def test_what_is_surely_too_long_is_refused_before_it_is_tokenized(ledger, token
     assert full.value.code == CONTEXT_FULL
     assert ledger.reply("a", [Message("user", long.content)]) == Reply("", "context_full")
     ledger.close("a", None)
+
+
+@each_row(
+    "then, status",
+    [
+        ("another long message", Status.TOKEN_LIMIT),
+        ("a fourth call", Status.TURN_LIMIT),
+        ("a shorter history", Status.REPLY_LIMIT),  # the reply to which was cut
+    ],
+)
+def test_an_episode_whose_last_call_was_refused_ended_at_that_limit(
+    engine, tokenizer, then, status
+):
+    """Whichever way its agent's program exits."""
+    full, short = ChatMessage("user", "Read lemon.txt. " * 60), ChatMessage("user", "Go.")
+    turns = 2 if then == "a fourth call" else 4
+    ledger = TalkingLedger(engine, tokenizer, 0, 9, max_turns=turns)
+    for exits in (Status.FINISHED, Status.BROKE_OFF):
+        ledger.open(exits, KEY, Sampling())
+        for each in (TASK, (full,), (short,), (short, full) if "message" in then else (short,)):
+            with contextlib.suppress(ApiError):
+                ask(ledger, exits, *each)
+        program = dataclasses.replace(EPISODE, status=exits, turns=0, cut_replies=None)
+        found = ledger.close(exits, program).episode
+        assert (found.status, found.reward) == (status, 1.0)
 
 
 def test_a_refusal_is_no_lost_answer(ledger):

@@ -85,15 +85,18 @@ def test_a_trajectory_holds_what_was_read_and_written(engine, tokenizer):
     assert set(second.version) == {5}
 
 
-def test_a_reply_that_was_never_carried_out_is_marked_in_the_trajectory(engine, tokenizer):
-    ledger = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9)
+def test_a_reply_that_the_context_cut_is_marked_in_the_trajectory(engine, tokenizer):
+    """Of those without a call, as the loop tells."""
+    ledger, stops = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=40), []
     ledger.open("a", KEY, Sampling())
-    for new in (FIRST, OBSERVATION, OBSERVATION):
-        ledger.reply("a", new)
-    trajectory = ledger.close("a", dataclasses.replace(_episode(), cut_replies=(1,)))
-    kinds = [ReplyKind.ACTION, ReplyKind.CUT, ReplyKind.ACTION]
+    while "context_full" not in stops:
+        stops.append(ledger.reply("a", OBSERVATION if stops else FIRST).stop)
+    every = tuple(range(len(stops)))
+    trajectory = ledger.close("a", dataclasses.replace(_episode(), cut_replies=every))
+    assert len(stops) > 1
+    kinds = [ReplyKind.ACTION] * (len(stops) - 1) + [ReplyKind.CUT]
     assert [turn.kind for turn in trajectory.turns] == kinds
-    assert [turn.number for turn in trajectory.turns] == [0, 1, 2]
+    assert tuple(turn.number for turn in trajectory.turns) == every
 
 
 def test_a_reply_that_ends_otherwise_than_its_turn_is_closed_by_the_context(tokenizer):

@@ -2,9 +2,10 @@
 
 import pytest
 
-from ale_jax.gateway.custody.reply_kinds import mark_replies
+from ale_jax.gateway.custody.reply_kinds import cut_at, mark_replies
 from ale_jax.gateway.custody.token_tree import TokenTree
 from ale_jax.gateway.messages import ChatMessage, ToolCall
+from ale_jax.status import Status
 from tests.gateway.speech import render, sample, say
 from tests.rows import each_row
 
@@ -51,20 +52,39 @@ def test_what_the_full_context_cut_before_a_call_is_no_action(tree):
         ("I ramble", (), "context_full"),
     ):
         told += [answer(tree, told, text, TOOLS, calls, stop), SEEN]
-    assert kinds(tree) == [("I talk", "action"), ("I call", "action"), ("I ramble", "cut")]
+    assert [kind for _, kind in kinds(tree)] == ["action", "action", "cut"]
+    assert cut_at(tree.answered()) is Status.TOKEN_LIMIT
+
+
+def test_a_cut_answer_ends_an_episode_at_the_limit_of_replies(tree):
+    answer(tree, [TASK], "I answer at length", TOOLS, stop="length")
+    assert kinds(tree) == [("I answer at length", "action")]
+    assert cut_at(tree.answered()) is Status.REPLY_LIMIT
 
 
 def test_of_text_only_what_filled_the_context_is_surely_no_action(tree):
     first = answer(tree, [TASK], "perhaps an action", stop="length")
-    second = answer(tree, [TASK, first, SEEN], "went on", stop="context_full")
+    second = answer(tree, [TASK, first, SEEN], "went on", stop="length")
     answer(tree, [TASK, first, SEEN, second, SEEN], "lost", stop="context_full")
     assert [kind for _, kind in kinds(tree)] == ["action", "action", "cut"]
+    assert cut_at(tree.answered()) is Status.TOKEN_LIMIT
 
 
-def test_our_own_loop_knows_which_replies_it_carried_out(tree):
-    first = answer(tree, [TASK], "finish", TOOLS, stop="length")
-    answer(tree, [TASK, first, SEEN], "rambles")
-    assert kinds(tree, cut_replies=(1,)) == [("finish", "action"), ("rambles", "cut")]
+def test_a_cut_title_is_no_limit_of_the_episode(tree):
+    answer(tree, [TASK], "work", TOOLS)
+    answer(tree, [SYSTEM, TASK], "a title that is", stop="length")
+    assert [kind for _, kind in kinds(tree)] == ["action", "side"]
+    assert cut_at(tree.answered()) is None
+
+
+def test_our_own_loop_knows_which_replies_held_no_call_and_the_engine_which_limit_cut_them(tree):
+    first = answer(tree, [TASK], "malformed", stop="length")
+    second = answer(tree, [TASK, first, SEEN], "finish", stop="length")
+    answer(tree, [TASK, first, SEEN, second, SEEN], "rambles", stop="context_full")
+    assert [kind for _, kind in kinds(tree, cut_replies=(0, 2))] == ["action", "action", "cut"]
+    whole = TokenTree(render)
+    answer(whole, [TASK], "a call up to the last token", stop="context_full")
+    assert [kind for _, kind in kinds(whole, cut_replies=())] == ["action"]
 
 
 def test_a_reply_that_the_agent_asked_for_again_is_replaced(tree):
