@@ -80,7 +80,7 @@ class Sample:
         cls,
         trajectory: Trajectory,
         advantage_C: np.ndarray,
-        branch: SideBranch | None = None,
+        branch: Trajectory | SideBranch | None = None,
         **more: Any,
     ) -> Sample:
         """Makes a sample of a trajectory's longest conversation, or of another one. more: the other

@@ -194,7 +194,7 @@ def credited_samples(table: RewardTable, credit: Credit, algo: AlgoConfig) -> li
             sample = Sample.of(
                 trajectory,
                 np.asarray(credit.advantage_NC[n, own_C]),
-                branch if b else None,
+                branch,
                 group=int(rewards.group_N[n]),
                 reward_C=_own_rewards(table, credit, int(n), own_C, algo),
                 uncredited=uncredited,
