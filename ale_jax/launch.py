@@ -140,7 +140,7 @@ def _train(
         else:
             with led(config, host.coordinator) as processes:
                 have_met = True
-                run = run or controller_at(config, options["ray-address"].value)
+                run = run or controller_at(config, options["ray-address"].value or "")
                 train_in(path, config, options.resume, options.overwrite, processes, run)
                 code = 0
     except KeyboardInterrupt:

@@ -133,6 +133,9 @@ def policy_loss(
     sums |= _figures(chunk_BT, num_chunks, keep_BT, clipped_BT & keep_BT, ratio_BT, hp.level)
     sums |= _ratio_counts(logp_BT - logp_old_BT, chunk_BT, segment_BT, num_chunks)
     sums["old_rollout_logp_diff"] = jnp.abs(gap_BT).sum()
+    # k3 of tokens of the first policy (`algo.divergence`): KL(mu || pi_old) and KL(pi_old || pi).
+    for name, log_BT in (("mismatch_kl", gap_BT), ("approx_kl", logp_BT - logp_old_BT)):
+        sums[name] = (exp_log_ratio(log_BT) - 1.0 - log_BT).sum()
     return loss, {name: value.astype(jnp.float32) for name, value in sums.items()}
 
 

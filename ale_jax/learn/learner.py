@@ -68,6 +68,10 @@ class Programs(Protocol):
     def warming_up(self) -> bool:
         """Whether only the critics learn."""
 
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the last update, which it waits for."""
+
     def begin_step(self, *, version: int) -> None:
         """Keeps the present weights under this version, and begins a list of `token_updates`."""
 
@@ -211,6 +215,10 @@ class Learner:
         """Returns the log-probability of each policy token, float32 [B, T]; 0 elsewhere. weights: a
         version that the trainer keeps, or REFERENCE."""
         return self._programs.logp([batch], weights=weights)[0]
+
+    def learning_rate(self) -> float:
+        """Returns the rate of the policy's last update, which it waits for."""
+        return self._programs.learning_rate
 
     def begin_decay(self) -> None:
         """Lets the policy's learning rate fall from now on, if that has not begun."""

@@ -42,7 +42,7 @@ class EventDecay(NamedTuple):
 def decay_from_event(decay: int) -> optax.GradientTransformation:
     """Multiplies updates, which are proportional to their rate, by a factor that is 1 until
     `begin_decay`, and then falls linearly to a tenth over `decay` updates."""
-    fall = optax.linear_schedule(1.0, LEAST, decay)
+    fall = _fall(decay)
 
     def init(params: optax.Params) -> EventDecay:
         del params
@@ -57,6 +57,16 @@ def decay_from_event(decay: int) -> optax.GradientTransformation:
         return scaled, EventDecay(optax.safe_increment(state.count), state.begins)
 
     return optax.GradientTransformation(init, update)
+
+
+def _fall(decay: int) -> optax.Schedule:
+    return optax.linear_schedule(1.0, LEAST, max(decay, 1))
+
+
+def decayed(opt_state: optax.OptState, count: int, decay: int) -> jax.Array:
+    """Returns the factor of `decay_from_event`, with whose state `opt_state` ends, on the update
+    after `count` others."""
+    return jnp.asarray(_fall(decay)(max(count - int(opt_state[-1].begins), 0)))
 
 
 def begin_decay(opt_state: optax.OptState) -> optax.OptState:

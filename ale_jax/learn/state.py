@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from ale_jax.config.model import FULL, LoraShape, PolicyShape
 from ale_jax.config.optimizer import OptimizerHypers
-from ale_jax.learn.schedule import decay_from_event, rate_schedule
+from ale_jax.learn.schedule import decay_from_event, decayed, rate_schedule
 from ale_jax.model.lora import new_adapters, trained, trained_table
 from ale_jax.model.params import Param, Params, init_params, is_param
 from ale_jax.model.sharding import param_shardings, spec
@@ -75,7 +75,7 @@ def table_optimizer(
             muon_weight_dimension_numbers=_matrices(table),
         )
     steps = [optax.clip_by_global_norm(hp.clip_norm), update]
-    return optax.chain(*steps, *[decay_from_event(max(decay, 1))] * bool(hp.decay_success))
+    return optax.chain(*steps, *[decay_from_event(decay)] * bool(hp.decay_success))
 
 
 def _adafactor(hp: OptimizerHypers, rate: optax.Schedule) -> optax.GradientTransformation:
@@ -97,6 +97,17 @@ def _matrices(table: Params) -> Params:
         return param.matrix and optax.contrib.MuonDimensionNumbers(*param.matrix)
 
     return jax.tree.map(dims, table, is_leaf=is_param)
+
+
+def last_rate(hp: OptimizerHypers, updates: int, state: TrainState) -> float:
+    """Returns `learning_rate` as the last update had it, by its schedule; before the first one, as
+    that will have it. updates: of the whole run."""
+    count = max(int(state.step) - 1, 0)
+    warmup, decay = hp.schedule(updates)
+    rate = rate_schedule(hp.learning_rate, warmup, 0 if hp.decay_success else decay)(count)
+    if hp.decay_success:
+        rate *= decayed(state.opt_state, count, decay)
+    return float(rate)
 
 
 def init_state(

@@ -73,7 +73,7 @@ def rollout_metrics(
         "success": _success(trajectories),
         **{f"success/{family}": _success(ts) for family, ts in _by_family(trajectories).items()},
         "reward": _reward(trajectories),
-        "reward_std": float(np.std([t.episode.reward for t in trajectories])),
+        "reward_std": float(np.std([t.episode.reward or 0.0 for t in trajectories])),
         **{f"reward/{family}": _reward(ts) for family, ts in _by_family(trajectories).items()},
         "staleness_mean": float(np.mean(ages)),
         "staleness_max": max(ages),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -56,7 +57,7 @@ class StepReport:
         return [t for group in self.groups for t in group.valid]
 
 
-def step_metrics(report: StepReport) -> dict[str, float | dict[str, int]]:
+def step_metrics(report: StepReport) -> dict[str, Any]:
     """Returns all metrics of a step."""
     rollouts = rollout_metrics(report.trajectories, version=report.cursor.step - 1)
     rollouts |= group_metrics(report.groups, report.dropped)
@@ -118,6 +119,8 @@ def _loss_metrics(arrays: dict[str, np.ndarray]) -> dict[str, float]:
         "masked_share": sums["masked_tokens"] / tokens,
         "clipped_share": sums["clipped_tokens"] / tokens,
         "old_rollout_logp_diff": sums["old_rollout_logp_diff"] / tokens,
+        "mismatch_kl": sums["mismatch_kl"] / tokens,
+        "approx_kl": sums["approx_kl"] / tokens,
         **ratio_figures(arrays),
     }
     if "kl" in sums:

@@ -84,6 +84,8 @@ def train_loop(
         updates = jax.device_get(updates)
         for sums in updates:
             skipped.note(sums, cursor.step + 1)
+        if updates:
+            metrics["learning_rate"] = learner.learning_rate()
         # Of a critic's updates of one step, some may be skipped while the others train it.
         if CRITICS_WITHOUT_UPDATE in metrics:
             critics_skipped.note({SKIPPED: metrics[CRITICS_WITHOUT_UPDATE]}, cursor.step + 1)

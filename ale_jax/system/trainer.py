@@ -30,7 +30,7 @@ from ale_jax.learn.manifest import Digests
 from ale_jax.learn.old_policies import REFERENCE, WeightHistory, make_logp
 from ale_jax.learn.rows import own_rows
 from ale_jax.learn.schedule import begin_decay
-from ale_jax.learn.state import TrainState, WholeState, begin, make_optimizer
+from ale_jax.learn.state import TrainState, WholeState, begin, last_rate, make_optimizer
 from ale_jax.learn.step import Metrics, ModelSpec, TokenUpdate, make_loss, make_train_step
 from ale_jax.model.lora import trained, with_trained
 from ale_jax.model.params import Params
@@ -86,6 +86,11 @@ class Trainer:
     def warming_up(self) -> bool:
         """Whether only the critics learn."""
         return self.critics is not None and self.critics.warming_up
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the policy's last update (`last_rate`)."""
+        return last_rate(self.config.rl_optimizer, self.config.policy_updates, self.begun)
 
     @property
     def begun(self) -> TrainState:

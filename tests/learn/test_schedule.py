@@ -10,8 +10,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ale_jax.config.hardware import MeshShape
 from ale_jax.config.optimizer import OptimizerHypers
-from ale_jax.learn.schedule import begin_decay
-from ale_jax.learn.state import begin, table_optimizer
+from ale_jax.learn.schedule import NEVER, EventDecay, begin_decay
+from ale_jax.learn.state import TrainState, begin, last_rate, table_optimizer
 from ale_jax.model.params import init_table, param_table
 from ale_jax.model.sharding import make_mesh
 from tests.model.shapes import DENSE
@@ -61,6 +61,18 @@ def test_updates_are_whole_until_the_event_and_a_tenth_at_the_end(name):
         for each, never, now in zip(whole[number], waiting[number], fallen[number], strict=True):
             np.testing.assert_allclose(never, each, rtol=1e-6)
             np.testing.assert_allclose(now, factor * each, rtol=1e-5, atol=1e-12)
+
+
+def test_the_last_rate_is_that_of_the_last_update():
+    """It rises over 3 of 32 updates, and falls over 10."""
+    shares = {0: 1 / 3, 1: 1 / 3, 2: 2 / 3, 3: 1.0, 4: 1.0, 9: 1 - 0.9 * 5 / 10, 32: 0.1}
+    for made, share in shares.items():
+        state = TrainState({}, (), np.int32(made))
+        assert last_rate(HYPERS, UPDATES, state) == pytest.approx(share * HYPERS.learning_rate)
+    waiting = dataclasses.replace(HYPERS, decay_success=0.5)
+    for begins, share in ((4, 1 - 0.9 * 4 / 10), (NEVER, 1.0)):
+        state = TrainState({}, (EventDecay(np.int32(9), np.int32(begins)),), np.int32(9))
+        assert last_rate(waiting, UPDATES, state) == pytest.approx(share * HYPERS.learning_rate)
 
 
 def test_an_event_without_a_decay_is_refused():

@@ -50,6 +50,8 @@ SUMS = {
     "masked_tokens": np.float32(2),
     "clipped_tokens": np.float32(4),
     "old_rollout_logp_diff": np.float32(0.8),
+    "mismatch_kl": np.float32(0.4),
+    "approx_kl": np.float32(1.6),
     "token_ratio_bins": NO_RATIOS,
     "chunk_ratio_bins": NO_RATIOS,
 }
@@ -148,6 +150,8 @@ def test_sums_become_means_over_tokens_or_ratios():
         "masked_share": 0.25,
         "clipped_share": 0.5,
         "old_rollout_logp_diff": pytest.approx(0.1),
+        "mismatch_kl": pytest.approx(0.05),
+        "approx_kl": pytest.approx(0.2),
         "weight_of_experts": 0.5,
     }
     assert {name: value for name, value in found.items() if name not in _metrics()} == expected

@@ -91,6 +91,9 @@ class StepsOf:
         sums, figures = next(self._steps)
         return None, [sums], dict(figures)
 
+    def learning_rate(self):
+        return 0.1
+
     def logp(self, version, batch):
         return np.zeros_like(batch.logp_mu_BT)
 

@@ -148,9 +148,14 @@ def _key(fields: dict[str, Any]) -> EpisodeKey:
 
 def _turns(texts: Sequence[Sequence[Any]], arrays: Sequence[np.ndarray]) -> tuple[Turn, ...]:
     width = len(TURN_ARRAYS)
+
+    def named(number: int) -> dict[str, Any]:
+        own = arrays[number * width : (number + 1) * width]
+        return dict(zip(TURN_ARRAYS, own, strict=True))
+
     return tuple(
         Turn(
-            **dict(zip(TURN_ARRAYS, arrays[number * width : (number + 1) * width], strict=True)),
+            **named(number),
             prompt_text=prompt,
             action_text=action,
             reward=reward,
