@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from ale_jax.algo.divergence import MAX_K3, divergence
 from ale_jax.config.algo import LossHypers, MismatchHypers
@@ -97,3 +98,17 @@ def test_a_token_that_the_policy_is_far_too_fond_of_is_pulled_back():
     for far in (12.0, 1e4):  # k3 = e^-d - 1 + d, and its derivative 1 - e^-d
         value, grad = jax.value_and_grad(lambda x: divergence(x, f32(0.0), "k3"))(f32(far))
         np.testing.assert_allclose([value, grad], [far - 1, 1.0], rtol=1e-4)
+
+
+def test_divergences_of_a_step_by_hand():
+    """Of two tokens, pi is 2 and 1/2 times pi_old, which is mu on the first one and 2 mu on the
+    other."""
+    one = np.zeros((1, 2), np.int32)
+    old_BT = f32([[-1.0, -2.0]])
+    mu_BT = old_BT - f32([[0.0, np.log(2.0)]])
+    batch = make_batch(one, one + 1, logp_old_BT=old_BT, logp_mu_BT=mu_BT)
+    logp_BT = old_BT + f32([[np.log(2.0), -np.log(2.0)]])
+    _, sums, _ = loss_and_grad(logp_BT, batch)
+    log2 = np.log(2.0)
+    assert float(sums["approx_kl"]) == pytest.approx((2 - 1 - log2) + (0.5 - 1 + log2), rel=1e-5)
+    assert float(sums["mismatch_kl"]) == pytest.approx(2 - 1 - log2, rel=1e-5)
