@@ -9,6 +9,7 @@ import pytest
 from ale_jax.learn.state import make_optimizer
 from ale_jax.model.params import init_params
 from ale_jax.model.sharding import make_mesh
+from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.model.weights.export import export
 from ale_jax.system.checks import check_devices, checked_config
 from ale_jax.system.states import first_state
@@ -28,6 +29,7 @@ def checkpoint(tmp_path_factory):
     params = init_params(jax.random.key(7), policy)
     folder = tmp_path_factory.mktemp("weights") / "model"
     export(folder, params, policy)
+    ChatTokenizer(train_bpe([{"role": "user", "content": "The lazy dog"}] * 9, 300)).save(folder)
     return folder, params
 
 

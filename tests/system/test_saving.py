@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from ale_jax.config.engine import Sampling
 from ale_jax.data.journal import Journal
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.records import RolloutRequest
@@ -53,7 +54,7 @@ def test_the_journal_keeps_what_the_newest_durable_checkpoint_needs(tmp_path):
         shutil.copytree(folder, copy)
         cursor, found = checkpoints.durable, []
         with Journal(copy, _ignore) as journal:
-            recalled = journal.recall(range(cursor.step + 1), cursor.is_open)
+            recalled = journal.recall(range(cursor.step + 1), cursor.is_open, Sampling())
         for group in range(5):
             request = RolloutRequest(make_trajectory(group, 0).episode.key)
             found += recalled.take([request], StalenessGate(3, 2, version=cursor.step))
