@@ -8,8 +8,10 @@ The arrays of `Rewards`:
     group_N, tag_N: in 0..num_groups-1.
     valid_N: False where the episode failed for reasons of the system, so that its reward says
         nothing about the policy.
-    anchor_NC: the first trajectory of the group, by its index in N, that reached the state before
+    anchor_NC: the first trajectory of the group, by its index in N, that had seen the same before
         this chunk.
+    node_NC: the first trajectory of the group, by its index in N, that had done and seen the same
+        before this chunk.
     tokens_NC: number of policy tokens that get the advantage of this chunk.
     anchor_NCH: for k = 1..H, the first chunk of the group, by its index in N x C, before which the
         last k observations were the same; its own index if there are fewer. H is
@@ -56,6 +58,7 @@ class Rewards(NamedTuple):
     tag_N: jax.Array
     valid_N: jax.Array
     anchor_NC: jax.Array
+    node_NC: jax.Array
     tokens_NC: jax.Array
     anchor_NCH: jax.Array | None = None
 
@@ -113,6 +116,7 @@ def credit_chunks(rewards: Rewards, num_groups: int, gamma: float, hp: Advantage
         ...     tag_N=zeros_N,
         ...     valid_N=jnp.array([True, True]),
         ...     anchor_NC=jnp.array([[0, 0], [0, 0]]),
+        ...     node_NC=jnp.array([[0, 0], [0, 0]]),
         ...     tokens_NC=jnp.array([[3, 1], [2, 0]]),
         ... )
         >>> credit_chunks(rewards, 1, 0.5, AdvantageHypers("chunk_return")).advantage_NC.tolist()
@@ -243,7 +247,7 @@ def _tree(rewards: Rewards, num_groups: int, gamma: float, hp: AdvantageHypers) 
     """Returns what a chunk changed of the mean outcome of those who pass (`along_tree`): members of
     a group that share a history are a tree."""
     root_N, divisor_N = _baseline_and_divisor(rewards, num_groups, hp)
-    rise_NC = along_tree(rewards.outcome_N, root_N, rewards.anchor_NC, rewards.real_NC)
+    rise_NC = along_tree(rewards.outcome_N, root_N, rewards.node_NC, rewards.real_NC)
     return rise_NC / divisor_N[:, None]
 
 

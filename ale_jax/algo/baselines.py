@@ -7,8 +7,8 @@ scales are computed on the packed microbatches of a step.
 
 A chunk may also be compared with those of the members of its group that were in the same state: the
 step advantages of GiGPO (arXiv 2505.10978) and HGPO (2602.22817), and trees (Tree-GRPO, 2509.21240;
-TreeRL, 2506.11902; VinePPO, 2410.01679). anchor_NC identifies the state before each chunk
-(`ale_jax.algo.advantages`); real_NC: the chunks of valid trajectories.
+TreeRL, 2506.11902; VinePPO, 2410.01679). anchor_NC identifies the state before each chunk, and
+node_NC that of a tree (`ale_jax.algo.advantages`); real_NC: the chunks of valid trajectories.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ def hierarchy(
 
 
 def along_tree(
-    outcome_N: jax.Array, root_N: jax.Array, anchor_NC: jax.Array, real_NC: jax.Array
+    outcome_N: jax.Array, root_N: jax.Array, node_NC: jax.Array, real_NC: jax.Array
 ) -> jax.Array:
     """Returns P(state after the chunk) - P(state before it), [N, C]; not masked.
 
@@ -239,7 +239,7 @@ def along_tree(
     with others on, every chunk has R - P of that state: nobody knows which of them made the
     difference. The differences up to there sum to R - P(root).
 
-    Three members of a group saw t a b, t a c and t d e, and their outcomes are 1, 0 and 0:
+    Three members of a group did and saw t a b, t a c and t d e, and their outcomes are 1, 0 and 0:
 
         before_NC      shared_NC     last_N1   result
         1/3  1/2  1    yes yes no    1          1/6   1/2   1/2
@@ -248,21 +248,21 @@ def along_tree(
 
     The same, computed:
 
-        >>> anchor_NC = jnp.array([[0, 0, 0], [0, 0, 1], [0, 2, 2]])
+        >>> node_NC = jnp.array([[0, 0, 0], [0, 0, 1], [0, 2, 2]])
         >>> outcome_N, root_N = jnp.array([1.0, 0.0, 0.0]), jnp.full(3, 1 / 3)
-        >>> for rise_C in along_tree(outcome_N, root_N, anchor_NC, jnp.ones((3, 3), bool)):
+        >>> for rise_C in along_tree(outcome_N, root_N, node_NC, jnp.ones((3, 3), bool)):
         ...     print(*(f"{float(rise):5.2f}" for rise in rise_C))
          0.17  0.50  0.50
          0.17 -0.50 -0.50
         -0.33 -0.33 -0.33
     """
 
-    def of_column(anchor_N: jax.Array, real_N: jax.Array) -> tuple[jax.Array, jax.Array]:
-        key_N = jnp.where(real_N, anchor_N, 0)
+    def of_column(node_N: jax.Array, real_N: jax.Array) -> tuple[jax.Array, jax.Array]:
+        key_N = jnp.where(real_N, node_N, 0)
         shared_N = real_N & (key_count(key_N, real_N, len(key_N)) > 1)
         return key_mean(outcome_N, key_N, real_N, len(key_N)), shared_N
 
-    before_NC, shared_NC = jax.vmap(of_column, in_axes=1, out_axes=1)(anchor_NC, real_NC)
+    before_NC, shared_NC = jax.vmap(of_column, in_axes=1, out_axes=1)(node_NC, real_NC)
     before_NC, shared_NC = before_NC.at[:, 0].set(root_N), shared_NC.at[:, 0].set(True)
     last_N1 = shared_NC.sum(axis=1, keepdims=True) - 1  # who shares a history shares its beginning
     after_NC = jnp.roll(before_NC, -1, axis=1)

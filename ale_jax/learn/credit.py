@@ -16,6 +16,7 @@ from ale_jax.config.credit import EPISODE, EVERY_ACTION, CreditHypers
 from ale_jax.data.packing import Sample
 from ale_jax.data.replay import Group
 from ale_jax.learn.chunks import Chunk, chunks_of, overlong_penalty
+from ale_jax.learn.states import anchors, nodes, recent_anchors
 from ale_jax.records import Trajectory
 from ale_jax.status import STATUS_RULES
 
@@ -30,8 +31,8 @@ class RewardTable:
     outcome. trajectories, chunks: one per row. rewards: arrays of NumPy, described in
     `ale_jax.algo.advantages`. Groups are numbered from 0 in the given order, and tags, which are
     task families, in the order of their first appearance. Chunks are as `chunks_of` finds them. The
-    outcome of an invalid trajectory is 0, and so are the unused places of reward_NC, anchor_NC and
-    tokens_NC.
+    outcome of an invalid trajectory is 0, and so are the unused places of reward_NC, anchor_NC,
+    node_NC and tokens_NC.
 
     Two groups of two members, of which the first had two chunks and the others one each, and the
     last one was lost; `tag_G` is [0, 0] if both tasks are of one family:
@@ -85,9 +86,10 @@ def tabulate_rewards(
         "group_N": np.array([g for g, _ in rows], np.int32),
         "tag_N": _number(t.episode.key.task.family for _, t in rows),
         "valid_N": np.array(valid, bool),
-        "anchor_NC": _anchors(rows, chunks, max_chunks),
+        "anchor_NC": anchors(rows, chunks, max_chunks),
+        "node_NC": nodes(rows, chunks, max_chunks),
         "tokens_NC": _token_counts([t for _, t in rows], chunks, max_chunks),
-        "anchor_NCH": _recent_anchors(rows, chunks, max_chunks, anchor_depth),
+        "anchor_NCH": recent_anchors(rows, chunks, max_chunks, anchor_depth),
     }
     return RewardTable(tuple(t for _, t in rows), chunks, Rewards(**arrays))
 
@@ -106,31 +108,6 @@ def _number(names: Iterable[str]) -> np.ndarray:
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int32)
 
 
-def _anchors(
-    rows: Sequence[tuple[int, Trajectory]], chunks: Sequence[Sequence[Chunk]], max_chunks: int
-) -> np.ndarray:
-    """Finds, for each chunk, the first row that was in the same state before it.
-
-    The state is the group and everything that the world has shown so far, in order. What the policy
-    wrote is not part of it, because two wordings of one command lead to the same state. The last
-    observation alone would not identify the state: in a shell most commands print nothing, whatever
-    the state.
-    """
-    anchor_NC = np.zeros((len(rows), max_chunks), np.int32)
-    states: dict[tuple[int, int, str], int] = {}
-    first_row: dict[int, int] = {}
-    for n, (group, trajectory) in enumerate(rows):
-        before = {}  # the place of a turn -> the state before its reply
-        for b, branch in enumerate(trajectory.branches):
-            state = -1
-            for k, turn in enumerate(branch.turns):
-                state = states.setdefault((group, state, turn.prompt_text), len(states))
-                before[b, k] = state
-        for c, chunk in enumerate(chunks[n]):
-            anchor_NC[n, c] = first_row.setdefault(before[chunk.branch, chunk.turn], n)
-    return anchor_NC
-
-
 def _token_counts(
     trajectories: Sequence[Trajectory], chunks: Sequence[Sequence[Chunk]], max_chunks: int
 ) -> np.ndarray:
@@ -140,27 +117,6 @@ def _token_counts(
         turns = [trajectory.branches[chunk.branch].turns[chunk.turn] for chunk in chunks[n]]
         tokens_NC[n, : len(turns)] = [len(turn.action_ids) for turn in turns]
     return tokens_NC
-
-
-def _recent_anchors(
-    rows: Sequence[tuple[int, Trajectory]],
-    chunks: Sequence[Sequence[Chunk]],
-    max_chunks: int,
-    depth: int,
-) -> np.ndarray:
-    """Finds, for each chunk and k = 1..depth, the first chunk of its group, by its index in N x C,
-    before which the last k observations were the same. A chunk before which there were fewer is in
-    no state of k observations, and has its own index."""
-    own_NC = np.arange(len(rows) * max_chunks, dtype=np.int32).reshape(-1, max_chunks)
-    anchor_NCH = np.repeat(own_NC[:, :, None], depth, axis=2)
-    first: dict[tuple[object, ...], int] = {}
-    for n, (group, trajectory) in enumerate(rows):
-        for c, chunk in enumerate(chunks[n]):
-            turns, end = trajectory.branches[chunk.branch].turns, chunk.turn + 1
-            for k in range(1, min(depth, end) + 1):
-                state = (group, *(turn.prompt_text for turn in turns[end - k : end]))
-                anchor_NCH[n, c, k - 1] = first.setdefault(state, own_NC[n, c])
-    return anchor_NCH
 
 
 def credit_table(table: RewardTable, num_groups: int, algo: AlgoConfig) -> Credit:

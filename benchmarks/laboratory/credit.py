@@ -99,7 +99,7 @@ def lay_out(played: Played, members: int, world: Regime, size: Size) -> Rows:
 
 def rewards(played: Played, rows: Rows, world: Regime, depth: int) -> Rewards:
     """depth: how many of the last observations make a state, at most."""
-    num_chunks_N = played.live_NC.sum(1)
+    num_chunks_N, seen_NC = played.live_NC.sum(1), _observations(played, world)
     last_NC = jnp.arange(played.live_NC.shape[1])[None] == num_chunks_N[:, None] - 1
     reward_NC = jnp.where(last_NC, played.outcome_N[:, None], 0.0)
     return Rewards(
@@ -109,9 +109,10 @@ def rewards(played: Played, rows: Rows, world: Regime, depth: int) -> Rewards:
         rows.group_N,
         jnp.zeros_like(rows.group_N),
         jnp.ones_like(rows.group_N, bool),
-        _anchors(played, rows, world),
+        _first_rows(played, rows, seen_NC),
+        _first_rows(played, rows, seen_NC, _done(played, world)),
         played.live_NC * world.tokens,
-        _recent_anchors(played, rows, world, depth) if depth else None,
+        _recent_anchors(played, rows, seen_NC, depth) if depth else None,
     )
 
 
@@ -122,20 +123,30 @@ def _observations(played: Played, world: Regime) -> jax.Array:
     return (2 * played.stage_NC + failed_NC + 1).astype(jnp.uint32)
 
 
-def _anchors(played: Played, rows: Rows, world: Regime) -> jax.Array:
-    """The first episode of the group with the same observations before a chunk, [N, C]."""
-    seen_NC = _observations(played, world)
-    factor_C = np.random.default_rng(0).integers(1 << 32, size=seen_NC.shape[1], dtype=np.uint32)
-    history_NC = jnp.cumsum(seen_NC * factor_C[None], axis=1, dtype=jnp.uint32)
+def _done(played: Played, world: Regime) -> jax.Array:
+    """The words of the chunk before, as a number from 1 on; 0 before the first, [N, C]."""
+    (*_, L), V = played.tokens_NCL.shape, played.logits_MDLV.shape[-1]
+    written_NCL = jnp.where((jnp.arange(L) < world.tokens)[None, None], played.tokens_NCL, 0)
+    done_NC = (written_NCL * V ** np.arange(L)[None, None]).sum(-1) + 1
+    return jnp.pad(done_NC, ((0, 0), (1, 0)))[:, :-1].astype(jnp.uint32)
+
+
+def _first_rows(played: Played, rows: Rows, *parts_NC: jax.Array) -> jax.Array:
+    """The first episode of the group whose history before a chunk, of these parts, is the same,
+    [N, C]."""
+    (_, C), draw = played.live_NC.shape, np.random.default_rng(0)
+    factor_PC = draw.integers(1 << 32, size=(len(parts_NC), C), dtype=np.uint32)
+    code_NC = sum(part_NC * factor_C[None] for part_NC, factor_C in zip(parts_NC, factor_PC))
+    history_NC = jnp.cumsum(code_NC, axis=1, dtype=jnp.uint32)
     same_NN = rows.group_N[:, None] == rows.group_N[None]
     same_NNC = (history_NC[:, None] == history_NC[None]) & same_NN[..., None]
     return jnp.argmax(same_NNC & played.live_NC[None], axis=1)
 
 
-def _recent_anchors(played: Played, rows: Rows, world: Regime, depth: int) -> jax.Array:
+def _recent_anchors(played: Played, rows: Rows, seen_NC: jax.Array, depth: int) -> jax.Array:
     """For k = 1..depth, the first chunk of the group with the same last k observations, by its
     index in N x C; its own index if there are fewer. [N, C, depth]"""
-    (N, C), seen_NC = played.live_NC.shape, _observations(played, world)
+    N, C = played.live_NC.shape
     own_U, group_U = jnp.arange(N * C), jnp.repeat(rows.group_N, C)
     same_UU = (group_U[:, None] == group_U[None]) & played.live_NC.reshape(-1)[None]
     anchors = []

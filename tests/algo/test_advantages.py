@@ -31,6 +31,7 @@ def make_rewards(
         jnp.array(group_N) // 2,
         jnp.array(valid_N),
         jnp.asarray(anchor_NC),
+        jnp.zeros(reward_NC.shape, int),
         jnp.asarray(tokens_NC),
     )
 

@@ -1,28 +1,35 @@
 """Credit along the tree of a group's histories, against its formula written out, and its limits."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from ale_jax.config.algo import AdvantageHypers
 from ale_jax.data.replay import Group
+from ale_jax.records import SideBranch
 from tests.algo.groups_of_histories import credit, member, random_groups
 from tests.rows import each_row
 
 TREE = AdvantageHypers("tree", "group", "none")
 OUTCOME = AdvantageHypers("outcome", "group", "none")
 OUTCOMES = (0.0, 0.25, 1.0)
+WORLDS = (("a", "x"), ("abcd", "x"), ("a", "xy"), ("ab", "xy"))  # what may be seen and done
 
 
 def of_the_paper(group, trajectory):
     """P(child) - P(parent) while others pass through the parent, then R - P(last of these)."""
 
+    def history(member, chunk):
+        texts = [text for turn in member.turns for text in (turn.prompt_text, turn.action_text)]
+        return texts[: 2 * chunk + 1]
+
     def passing(chunk):
-        """The outcomes of the valid members with the same observations before that chunk."""
-        seen = [turn.prompt_text for turn in trajectory.turns[: chunk + 1]]
+        """The outcomes of the valid members that had done and seen the same before that chunk."""
         return [
             t.episode.reward
             for t in group.valid
-            if chunk == 0 or [turn.prompt_text for turn in t.turns[: chunk + 1]] == seen
+            if chunk == 0 or history(t, chunk) == history(trajectory, chunk)
         ]
 
     advantages, shared = [], 0
@@ -35,9 +42,9 @@ def of_the_paper(group, trajectory):
     return advantages, shared
 
 
-@each_row("seed, words", [(seed, words) for seed in (0, 1, 2) for words in ("a", "ab", "abcd")])
-def test_it_is_the_difference_of_mean_outcomes(seed, words):
-    groups = random_groups(seed, words=words, outcomes=OUTCOMES)
+@each_row("seed, words, actions", [(seed, *world) for seed in (0, 1, 2) for world in WORLDS])
+def test_it_is_the_difference_of_mean_outcomes(seed, words, actions):
+    groups = random_groups(seed, words=words, outcomes=OUTCOMES, actions=actions)
     found_NC, n = credit(groups, TREE), 0
     for group in groups:
         root = np.mean([t.episode.reward for t in group.valid])
@@ -66,6 +73,36 @@ def test_a_tree_by_hand():
         [1 - root, 1 - root, 1 - root],
     ]
     np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_members_that_did_different_things_share_nothing_though_the_world_is_silent():
+    did, outcomes = ["ax", "bx", "cx", "dx"], [1.0, 0.0, 0.0, 1.0]
+    members = [member(0, n, "t.", outcomes[n], did=did[n]) for n in range(4)]
+    group = Group(0, tuple(members))
+    np.testing.assert_array_equal(credit([group], TREE), credit([group], OUTCOME))
+
+
+def test_credit_begins_where_histories_part():
+    did, outcomes = ["aabx", "aaby", "aacx", "aacz"], [1.0, 0.0, 0.0, 0.0]
+    members = [member(0, n, "t...", outcomes[n], did=did[n]) for n in range(4)]
+    # P is 1/4 until the third chunk, then 1/2 after b and 0 after c.
+    expected = [[0, 0, 1 / 4, 1 / 2], [0, 0, 1 / 4, -1 / 2], *[[0, 0, -1 / 4, 0]] * 2]
+    np.testing.assert_array_equal(credit([Group(0, tuple(members))], TREE)[:, :4], expected)
+
+
+def test_a_conversation_on_the_side_does_not_forget_what_was_done_in_another():
+    """Two members that begin differently, and then each a conversation with the same prompt."""
+
+    def with_a_side(number, action):
+        made = member(0, number, "tu", float(number), did=[action, "x"])
+        first, second = (dataclasses.replace(t, number=n) for n, t in enumerate(made.turns))
+        return dataclasses.replace(made, turns=(first,), side_branches=(SideBranch((second,)),))
+
+    same, apart = (
+        credit([Group(0, (with_a_side(0, "a"), with_a_side(1, other)))], TREE) for other in "ab"
+    )
+    np.testing.assert_array_equal(same[:, :2], [[0, -1 / 2], [0, 1 / 2]])
+    np.testing.assert_array_equal(apart[:, :2], [[-1 / 2, -1 / 2], [1 / 2, 1 / 2]])
 
 
 def test_a_group_that_shares_its_root_alone_is_reinforce_with_the_groups_mean():

@@ -85,6 +85,7 @@ def trainer_groups(setting: Setting, world, old) -> list[Group]:
                         logp_mu=engine[state],
                         logp_old=old[state],
                         prompt_text=f"stage {stage}" + " again" * failed,
+                        action_text=str(words),
                     )
                 )
             reward = float(played.outcome_N[n])

@@ -166,6 +166,20 @@ def test_an_anchor_is_a_group_and_all_that_it_saw():
     )
 
 
+def test_a_node_is_a_group_and_all_that_it_did_and_saw():
+    def did(member, *actions, group=0):
+        seen = saw(member, *["task", "", ""][: len(actions)], group=group)
+        acted = [dataclasses.replace(t, action_text=a) for t, a in zip(seen.turns, actions)]
+        return dataclasses.replace(seen, turns=tuple(acted))
+
+    first = Group(0, (did(0, "a", "c", "x"), did(1, "b", "c", "x"), did(2, "a", "c"), did(3, "a")))
+    second = Group(1, (did(0, "a", "c", group=1),))
+    rewards = tabulate_rewards([first, second], max_chunks=3).rewards
+    expected = [[0, 0, 0], [0, 1, 1], [0, 0, 0], [0, 0, 0], [4, 4, 0]]
+    np.testing.assert_array_equal(rewards.node_NC, expected)
+    np.testing.assert_array_equal(rewards.anchor_NC[:4], np.zeros((4, 3)))  # they saw the same
+
+
 def test_a_state_of_few_observations_may_come_at_any_time():
     group = Group(0, (saw(0, "task", "x", "y"), saw(1, "task", "y", "y"), saw(2, "x", "y")))
     groups = [group, Group(1, (saw(0, "task", group=1),))]
