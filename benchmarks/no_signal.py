@@ -275,7 +275,7 @@ def _played(batch: Batch) -> Played:
         live_NC=always_NC,
         lost_NC=~always_NC,
         right_NC=always_NC,
-        logits_MDLV=jnp.zeros(()),
+        logits_MDLV=policy().reshape(1, -1, SIZE.tokens, SIZE.words),
     )
 
 
