@@ -43,6 +43,8 @@ SMALL_CHARTS = (
     ("tokens_per_second", RL, "Tokens per second", "written by the policy"),
     ("truncated", RL, "Truncated episodes", "share that a limit of turns, time or tokens ended"),
     ("staleness_mean", RL, "Staleness", "mean age at use, in versions of the weights"),
+    ("inflight_groups", RL, "Groups in flight", "begun and not complete, when a step begins"),
+    ("buffer_size", RL, "Groups that wait", "complete, and left for later steps"),
     ("entropy_sampled", RL, "Entropy", "of all tokens, in nats; near 0, exploration has stopped"),
     ("entropy", RL, "Entropy of trained tokens", "nats per token; easy tasks are not trained on"),
     ("ratio_mean", RL, "Importance ratio", "mean over chunks; 1 is on-policy"),

@@ -111,6 +111,19 @@ class GroupFeed:
         """Returns the trajectories of the groups that wait in the buffer."""
         return self._buffer.held()
 
+    def sizes(self) -> dict[str, int]:
+        """Counts groups. inflight_groups: admitted and not complete. partial_groups: those of them
+        of which some members are back. buffer_size: complete, and waiting for a step; with reuse,
+        also for another one."""
+        # In this order, so that a group which becomes complete meanwhile is not counted as partial.
+        held = {trajectory.episode.key.group for trajectory in self.held()}
+        whole = self._buffer.whole()
+        return {
+            "inflight_groups": self.gate.counts()["in_flight"],
+            "partial_groups": len(held.difference(whole)),
+            "buffer_size": len(whole),
+        }
+
     def end(self) -> None:
         """Lets the scheduler play no more groups."""
         self._scheduler.train(None)

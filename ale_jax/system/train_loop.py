@@ -70,12 +70,12 @@ def train_loop(
     while cursor.step < config.rl.steps:
         start, version = time.monotonic(), cursor.step
         groups = feed.take(run.check_stop)
-        taken = time.monotonic()
+        taken, sizes = time.monotonic(), feed.sizes()
         imitated = resampler.imitation(groups, config.algo.gamma)
         made, updates, metrics = learner.learn(groups, imitated, version)
         # The step runs on the device while the host updates the curriculum.
         resampler.learn(groups, version, feed.replay)
-        metrics |= resampler.figures(groups, version)
+        metrics |= sizes | resampler.figures(groups, version)
         if decay_at and resampler.success_from_start() >= decay_at:
             learner.begin_decay()
             decay_at = 0.0

@@ -172,6 +172,8 @@ def _rl_values(progress: float, chance: random.Random) -> dict:
         "loss": 0.3 - 0.2 * progress + chance.gauss(0, 0.03),
         "staleness_mean": 0.8 + chance.gauss(0, 0.1),
         "staleness_max": 3,
+        "inflight_groups": 4 + chance.randrange(3),
+        "buffer_size": chance.randrange(3),
         "staleness_counts": {0: 12, 1: 15, 2: 4, 3: chance.randrange(2)},
         "tokens_per_second": 900 + chance.gauss(0, 60),
         "entropy": 1.1 - 0.7 * progress + chance.gauss(0, 0.02),
