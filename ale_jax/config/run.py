@@ -43,6 +43,13 @@ class RlConfig(Settings):
         at_most=1e6,
         remedy="0 is synchronous",
     )
+    stragglers: str = setting(
+        "wait",
+        "what happens to a group that is still being played when it is about to be too old: a step "
+        "waits for it, and every task that was drawn is trained on, or it is dropped later. "
+        "Dropping favours short tasks, and keeps the learner busy.",
+        choices=("wait", "drop"),
+    )
     fill_queue: bool = setting(
         False,
         "each step waits until rollouts are as far ahead as alpha allows, so that the age of "

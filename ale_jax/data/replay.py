@@ -87,6 +87,8 @@ class ReplayBuffer:
 
     A group is trained on `gate.max_uses` times, as long as it is fresh enough.
 
+    waits: a step waits for the groups in flight that would be too old later. Then every group that
+        has a valid member is trained on, however slow it is (docs/staleness.md).
     fill: a step waits until the rollouts are as far ahead as they may be, so that ages depend on
         alpha alone, and not on whether rollouts or learner are slower.
     on_drop: called with each group that leaves without being trained on, in the thread that notices
@@ -100,6 +102,7 @@ class ReplayBuffer:
         fill: bool = False,
         on_drop: Callable[[DroppedGroup], None] = _ignore,
         dynamic: bool = False,
+        waits: bool = False,
     ):
         if group_size < 1:
             raise ValueError(f"group_size {group_size} must be at least 1")
@@ -108,6 +111,7 @@ class ReplayBuffer:
         self._fill = fill
         self._on_drop = on_drop
         self._dynamic = dynamic
+        self._waits = waits
         self._partial: dict[int, dict[int, Trajectory]] = {}
         self._whole: dict[int, Group] = {}
         self._uses: dict[int, int] = {}
@@ -125,6 +129,7 @@ class ReplayBuffer:
             members[key.member] = trajectory
             if len(members) == self._group_size:
                 self._finish(key.group)
+                self._changed.notify_all()
 
     def _finish(self, index: int) -> None:
         members = _in_order(self._partial.pop(index))
@@ -138,7 +143,6 @@ class ReplayBuffer:
             return
         self._whole[index] = group
         self._uses[index] = 0
-        self._changed.notify_all()
 
     def _is_replaceable(self, admission: Admission) -> bool:
         return admission.number < REPLACEABLE_STEPS * self._gate.groups_per_step
@@ -169,22 +173,45 @@ class ReplayBuffer:
         self._gate.drop(index, reason)
 
     def take(self, timeout: float = 0.0) -> list[Group]:
-        """Returns the groups of one step: those with the lowest index that are fresh at the gate's
-        version.
+        """Returns the groups of one step, ordered by index: the oldest ones that are fresh at the
+        gate's version.
 
-        Waits up to `timeout` seconds for them, or with `fill` for all groups that may be admitted;
-        [] if they did not come. Call it when the step begins and not earlier, because ages are
-        checked here. Stale groups are evicted. The mean age of the groups returned is at most
-        alpha.
+        Waits up to `timeout` seconds for them, with `waits` for those that would be too old later,
+        and with `fill` for all groups that may be admitted; [] if they did not come. Call it when
+        the step begins and not earlier, because ages are checked here. Stale groups are evicted.
+        The mean age of the groups returned is at most alpha.
         """
         with self._changed:
             if not self._changed.wait_for(self._ready, timeout):
                 return []
-            return [self._use(index) for index in self._eligible()]
+            return [self._use(index) for index in self._batch()]
 
     def _ready(self) -> bool:
-        enough = len(self._eligible()) == self._gate.groups_per_step
-        return enough and (not self._fill or self._gate.is_played_out())
+        batch = self._batch()
+        if len(batch) < self._gate.groups_per_step or (self._waits and self._is_any_late()):
+            return False
+        return not self._fill or self._gate.is_played_out()
+
+    def _is_any_late(self) -> bool:
+        """Tells whether a step should wait for a group in flight."""
+        begun = self._gate.versions_in_flight()
+        for index, members in self._partial.items():
+            # In a resumed run, members that were played before it are older than their admission.
+            back = (t.start_version for t in members.values() if _is_valid(t))
+            begun[index] = min([begun[index], *back])
+        oldest_first = enumerate(sorted(begun.values()), 1)
+        return any(self._gate.is_late(version, number) for number, version in oldest_first)
+
+    def _batch(self) -> list[int]:
+        """Indices of the next step's groups, as many as are available; evicts stale groups."""
+        self._evict_stale()
+        oldest_first = sorted(self._whole, key=lambda index: (self._begun(index), index))
+        return sorted(oldest_first[: self._gate.groups_per_step])
+
+    def _begun(self, index: int) -> int:
+        group = self._whole[index]
+        assert group.admission is not None, "it came through the gate"
+        return min(group.admission.version, group.start_version)
 
     def held(self) -> list[Trajectory]:
         """Returns all trajectories in the buffer, including incomplete groups, in the order of
@@ -201,21 +228,15 @@ class ReplayBuffer:
         with self._changed:
             return list(self._whole)
 
-    def _eligible(self) -> list[int]:
-        """Indices of the next step's groups, as many as are available; evicts stale groups."""
-        gate = self._gate
-        for index in [i for i, g in self._whole.items() if gate.too_old(g.start_version)]:
-            self._evict(index)
-        oldest_left = gate.oldest_per_batch
-        chosen: list[int] = []
-        for index in sorted(self._whole):
-            if age(gate.version, self._whole[index].start_version) == gate.max_age:
-                if oldest_left == 0:
-                    self._evict(index)  # for the next step it is too old in any case
-                    continue
-                oldest_left -= 1
-            chosen.append(index)
-        return chosen[: gate.groups_per_step]
+    def _evict_stale(self) -> None:
+        gate, oldest = self._gate, []
+        for index, group in sorted(self._whole.items()):
+            if gate.too_old(group.start_version):
+                self._evict(index)
+            elif age(gate.version, group.start_version) == gate.max_age:
+                oldest.append(index)
+        for index in sorted(oldest, key=self._uses.__getitem__)[gate.oldest_per_batch :]:
+            self._evict(index)  # for the next step it is too old in any case
 
     def _evict(self, index: int) -> None:
         group = self._whole.pop(index)

@@ -12,9 +12,11 @@ is played and one when it is used (docs/staleness.md has the proofs):
    No deadlock: each version brings P new permits, and the groups that they admit are never stale
    at that version. With reuse, uses are counted instead of groups.
 2. Age. Permits alone cannot stop one slow group from coming back late. Therefore a group's age,
-   counted from the version at its first sampled token, is checked again when the group is used. A
-   group older than `max_age` is dropped, counted, and never trained on: while it is played, as soon
-   as a publish makes it so, and at the latest when it would be used.
+   counted from the version at its first sampled token, is checked again when the group is used.
+   Either a step waits for the groups in flight that would be too old for the next one, so that
+   every group is trained on in time, or such a group is dropped, counted, and never trained on:
+   while it is played, as soon as a publish makes it too old, and at the latest when it would be
+   used.
 """
 
 from __future__ import annotations
@@ -135,6 +137,17 @@ class StalenessGate:
         """Tells whether a group of this start is too old to be trained on."""
         return age(self._version, start_version) > self.max_age
 
+    def is_late(self, begun: int, number: int) -> bool:
+        """Tells whether a group in flight should be complete before the next step, because later
+        ones may not have room for it in time.
+
+        begun: version at which it was admitted, or an older one that sampled a token of it.
+        number: how many groups in flight are as old or older, with this one.
+        """
+        later = begun + self.max_age - self._version  # steps after the next that may still use it
+        room = (later - 1) * self.groups_per_step + self.oldest_per_batch if later > 0 else 0
+        return number > room
+
     def admit(self, group: int, timeout: float = 0.0) -> bool:
         """Takes a permit for `group`, waiting up to `timeout` seconds; False if none came."""
         with self._changed:
@@ -161,6 +174,11 @@ class StalenessGate:
         """Tells whether `group` is being played: from `admit` until all members are back."""
         with self._changed:
             return group in self._in_flight
+
+    def versions_in_flight(self) -> dict[int, int]:
+        """Returns the version at which each group in flight was admitted."""
+        with self._changed:
+            return {group: each.version for group, each in self._in_flight.items()}
 
     def complete(self, group: int) -> Admission:
         """Moves a group whose members are all back to those that wait. It keeps its permit."""

@@ -52,6 +52,7 @@ class GroupFeed:
             rl.fill_queue,
             self._drop,
             rl.dynamic_sampling,
+            waits=rl.stragglers == "wait",
         )
         self._stream = GroupStream(cursor)
         # To recompute the log-probabilities under the weights that sampled a token, the learner

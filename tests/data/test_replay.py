@@ -118,6 +118,17 @@ def test_a_group_that_can_only_come_back_too_old_is_dropped_while_it_is_played()
     assert buffer.drop_overdue(started) == [], "each of them once"
 
 
+def test_what_would_be_too_old_for_the_next_step_is_used_first():
+    gate, buffer = make(alpha=1, groups_per_step=2)
+    play(gate, buffer, 9)
+    gate.publish(1)
+    for group in range(3):
+        play(gate, buffer, group)
+    assert indices(buffer.take()) == [0, 9]
+    gate.publish(2)
+    assert indices(buffer.take()) == [1, 2] and gate.counts()["dropped_stale"] == 0
+
+
 def test_who_asks_is_told_of_each_group_that_is_dropped():
     dropped = []
     gate = StalenessGate(alpha=1, groups_per_step=1)
@@ -141,8 +152,9 @@ def test_a_group_knows_when_it_was_admitted():
     play(gate, buffer, 7)
     gate.publish(1)
     play(gate, buffer, 3)
-    groups = buffer.take()
-    assert [(g.index, g.admission.order, g.admission.version) for g in groups] == [(3, 1, 1)]
+    taken = [*buffer.take(), *buffer.take()]
+    known = [(g.index, g.admission.order, g.admission.version) for g in taken]
+    assert known == [(7, 0, 0), (3, 1, 1)]
 
 
 def test_fractional_alpha_limits_how_many_are_one_version_older():

@@ -21,14 +21,15 @@ class StalenessMachine(RuleBasedStateMachine):
         groups_per_step=st.integers(1, 5),
         max_uses=st.integers(1, 3),
         fill=st.booleans(),
+        waits=st.booleans(),
     )
-    def begin(self, quarters, groups_per_step, max_uses, fill):
+    def begin(self, quarters, groups_per_step, max_uses, fill, waits):
         self.alpha = Fraction(quarters, 4)
         self.groups_per_step = groups_per_step
         self.max_uses = max_uses
         self.gate = StalenessGate(float(self.alpha), groups_per_step, max_uses=max_uses)
-        self.fill = fill
-        self.buffer = ReplayBuffer(self.gate, GROUP_SIZE, fill)
+        self.fill, self.waits = fill, waits
+        self.buffer = ReplayBuffer(self.gate, GROUP_SIZE, fill, waits=waits)
         self.next_group = 0
         self.starts = {}  # (group, member) out there -> version at its first token, None before
         self.played = {}  # group -> [(start version, valid reward?)] of the members that are back
@@ -172,6 +173,7 @@ class StalenessMachine(RuleBasedStateMachine):
             ]
             assert counts["dropped_failed"] == len(dead)
             assert counts["dropped_stale"] >= len(self.aborted)
+            assert not (self.waits and counts["dropped_stale"]), "none is lost for being slow"
 
 
 TestStalenessMachine = StalenessMachine.TestCase

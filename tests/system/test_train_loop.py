@@ -81,6 +81,35 @@ class PlayedEpisodes:
         pass
 
 
+class SlowEpisodes(PlayedEpisodes):
+    """The first group's episodes come back after a second in which the second step has not been
+    made, although there is enough for it, or never."""
+
+    def __init__(self, ends):
+        super().__init__()
+        self._ends, self._held, self._silent, self.abandoned = ends, [], 0, []
+
+    def submit(self, request, sampling):
+        if request.key.group:
+            super().submit(request, sampling)
+        else:
+            self._held.append((request, sampling))
+
+    def results(self, timeout):
+        came = list(super().results(timeout))
+        self._silent = 0 if came or self.version == 0 else self._silent + 1
+        if self._ends and self._silent * RolloutScheduler.POLL > 1.0:
+            while self._held:
+                super().submit(*self._held.pop())
+        return came
+
+    def start_versions(self):
+        return {} if self.abandoned else {0: 0}
+
+    def abandon(self, groups):
+        self.abandoned += groups
+
+
 class StepsOf:
     """In place of the learner: its steps end with these sums and figures."""
 
@@ -98,11 +127,12 @@ class StepsOf:
         return np.zeros_like(batch.logp_mu_BT)
 
 
-def reports_of(steps, folder):
+def reports_of(steps, folder, workers=None, **rl):
     """The reports of a run whose learner's steps end so."""
     reports = []
-    config = run_config(len(steps), rl={"alpha": 0.0, "groups_per_step": 2, "group_size": 2})
-    workers, learner = PlayedEpisodes(), StepsOf(steps)
+    rl = {"alpha": 0.0, "groups_per_step": 2, "group_size": 2} | rl
+    config = run_config(len(steps), rl=rl)
+    workers, learner = workers or PlayedEpisodes(), StepsOf(steps)
     callbacks = Callbacks(workers.publish, reports.append, lambda cursor, resampling: None)
     with (
         Journal(folder, lambda *_, **__: None) as journal,
@@ -124,6 +154,16 @@ def reports_of(steps, folder):
 def test_updates_that_are_not_finite_again_and_again_end_the_run(tmp_path, skipped, remedy):
     with pytest.raises(RunFailed, match=rf"step 3: 3 .* in a row .*{remedy}"):
         reports_of([skipped] * 6, tmp_path)
+
+
+@pytest.mark.parametrize(("stragglers", "abandoned"), [("wait", []), ("drop", [0])])
+def test_a_step_waits_for_a_slow_group_or_it_is_dropped(tmp_path, stragglers, abandoned):
+    workers, step = SlowEpisodes(ends=stragglers == "wait"), ({SKIPPED: False}, {})
+    reports = reports_of([step] * 4, tmp_path, workers, alpha=1.0, stragglers=stragglers)
+    trained = [group.index for report in reports for group in report.groups]
+    assert workers.abandoned == abandoned
+    assert (0 in trained) == (stragglers == "wait"), trained
+    assert sum(report.cursor.dropped_stale for report in reports[-1:]) == 2 * len(abandoned)
 
 
 @pytest.mark.heavy

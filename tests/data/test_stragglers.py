@@ -1,0 +1,138 @@
+"""Slow groups, which a step waits for so that none is lost."""
+
+import random
+import threading
+from dataclasses import dataclass
+
+from ale_jax.data.replay import ReplayBuffer
+from ale_jax.data.staleness import StalenessGate
+from ale_jax.status import Status
+from tests.data.make_trajectories import make_trajectory
+from tests.data.test_replay import indices, make, play
+
+VERSIONS = 30  # of a life
+
+
+def test_a_step_waits_for_a_group_that_would_be_too_old_for_the_next_one():
+    gate, buffer = make(alpha=1, groups_per_step=1, waits=True)
+    gate.admit(5)
+    play(gate, buffer, 0)
+    assert indices(buffer.take()) == [0], "the other one can be used at the next version"
+    gate.publish(1)
+    play(gate, buffer, 1)
+    assert buffer.take() == []
+    for member in range(2):
+        buffer.add(make_trajectory(5, member, start_version=0))
+    assert indices(buffer.take()) == [5]
+    gate.publish(2)
+    assert indices(buffer.take()) == [1] and gate.counts()["dropped_stale"] == 0
+
+
+def test_a_step_does_not_wait_for_a_group_that_failed():
+    gate, buffer = make(alpha=1, groups_per_step=1, waits=True)
+    gate.admit(5)
+    play(gate, buffer, 0)
+    buffer.take()
+    gate.publish(1)
+    play(gate, buffer, 1)
+    taken = []
+    waiter = threading.Thread(target=lambda: taken.extend(buffer.take(timeout=60.0)))
+    waiter.start()
+    lost = {"status": Status.SANDBOX_LOST, "reward": None}
+    for member in range(2):
+        buffer.add(make_trajectory(5, member, start_version=0, **lost))
+    waiter.join(20.0)
+    assert indices(taken) == [1]
+
+
+def test_a_step_waits_for_the_rest_of_a_group_that_was_begun_before_the_run_was_resumed():
+    gate, buffer = make(alpha=1, groups_per_step=1, waits=True)
+    gate.publish(1)
+    gate.admit(5)
+    buffer.add(make_trajectory(5, 0, start_version=0))  # from the journal
+    play(gate, buffer, 6)
+    assert buffer.take() == []
+    buffer.add(make_trajectory(5, 1, start_version=1))
+    assert indices(buffer.take()) == [5]
+
+
+def test_with_a_larger_alpha_a_step_waits_before_too_many_are_old():
+    """alpha 2, one group a step: of the three groups of version 0, two may be left for the steps
+    at versions 1 and 2, but at version 1 only one."""
+    gate, buffer = make(alpha=2, groups_per_step=1, waits=True)
+    for group in (0, 1):
+        gate.admit(group)
+    play(gate, buffer, 2)
+    assert indices(buffer.take()) == [2]
+    gate.publish(1)
+    play(gate, buffer, 3)
+    assert buffer.take() == []
+    for member in range(2):
+        buffer.add(make_trajectory(1, member, start_version=0))
+    assert indices(buffer.take()) == [1]
+
+
+def test_in_no_life_is_a_group_lost_for_being_slow():
+    stale = {waits: [_Life(seed, waits).stale() for seed in range(100)] for waits in (True, False)}
+    assert not any(stale[True])
+    assert sum(map(bool, stale[False])) > 40, "these lives would lose groups otherwise"
+
+
+@dataclass
+class _Flight:
+    begun: int
+    rounds: int  # until it ends
+
+
+class _Life:
+    """Groups of random lengths, until the learner has made VERSIONS steps."""
+
+    def __init__(self, seed, waits):
+        self._dice = dice = random.Random(seed)
+        self._slow = dice.random() / 2
+        self._gate = StalenessGate(
+            alpha=dice.randint(0, 16) / 4,
+            groups_per_step=dice.randint(1, 4),
+            max_uses=dice.choice([1, 1, 2, 3]),
+        )
+        dynamic = dice.random() < 0.3
+        self._buffer = ReplayBuffer(self._gate, group_size=1, waits=waits, dynamic=dynamic)
+        self._flights, self._admitted = {}, 0
+
+    def stale(self):
+        """Returns how many groups were dropped as too old."""
+        idle = 0
+        while self._gate.version < VERSIONS:
+            moved = self._admit() + self._land() + self._train()
+            idle = 0 if moved or self._flights else idle + 1
+            assert idle < 2, "it goes no further"
+        return self._gate.counts()["dropped_stale"]
+
+    def _admit(self):
+        before = self._admitted
+        while self._gate.admit(self._admitted):
+            rounds = self._dice.randint(3, 60) if self._dice.random() < self._slow else 0
+            self._flights[self._admitted] = _Flight(self._gate.version, rounds)
+            self._admitted += 1
+        return self._admitted - before
+
+    def _land(self):
+        landed = [group for group, flight in self._flights.items() if flight.rounds == 0]
+        for flight in self._flights.values():
+            flight.rounds -= 1
+        for group in landed:
+            is_lost = self._dice.random() < 0.05
+            judged = {"reward": float(self._dice.random() < 0.5)}
+            ended = {"status": Status.SANDBOX_LOST, "reward": None} if is_lost else judged
+            start = self._flights.pop(group).begun
+            self._buffer.add(make_trajectory(group, 0, start_version=start, **ended))
+        return len(landed)
+
+    def _train(self):
+        batch = self._buffer.take()
+        if batch:
+            self._gate.publish(self._gate.version + 1)
+            begun = {group: flight.begun for group, flight in self._flights.items()}
+            for group in self._buffer.drop_overdue(begun):
+                del self._flights[group]
+        return len(batch)
