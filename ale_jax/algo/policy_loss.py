@@ -114,7 +114,6 @@ def policy_loss(
     loss_BT *= mismatch_BT
     if hp.kl_weight:
         logp_ref_BT = of_policy(batch["logp_ref_BT"])
-        sums["kl"] = (logp_BT - logp_ref_BT).sum()
         kl_BT = divergence(logp_BT, logp_ref_BT, hp.kl_estimator, logp_BT - logp_old_BT)
         loss_BT += hp.kl_weight * (mismatch_BT * kl_BT if hp.kl_estimator == WEIGHTED else kl_BT)
     if hp.entropy_weight:

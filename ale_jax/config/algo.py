@@ -266,6 +266,12 @@ class LossHypers(Settings):
         "token's weight pi / pi_old, has no such edge, and is unbiased on stale tokens, too.",
         choices=KL_ESTIMATORS,
     )
+    measure_kl: bool = setting(
+        False,
+        "that divergence is a metric (`kl`) also with the weight 0, where each step has one more "
+        "forward pass for it, over all that was sampled, and the reference's weights are kept. A "
+        "run that did not keep them from its beginning cannot be resumed with it.",
+    )
     entropy_weight: float = setting(
         0.0,
         "weight of the entropy bonus.",
@@ -281,6 +287,10 @@ class LossHypers(Settings):
         at_most=1e6,
         remedy="0.05 is usual",
     )
+
+    @property
+    def reads_reference(self) -> bool:
+        return self.kl_weight > 0 or self.measure_kl
 
     def __post_init__(self) -> None:
         super().__post_init__()

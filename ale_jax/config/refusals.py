@@ -165,12 +165,13 @@ REFUSALS = (
         "a divergence without weight",
         lambda c: (c.loss.kl_estimator != "none") != (c.loss.kl_weight > 0),
         "loss.kl_weight {l.kl_weight} and kl_estimator {l.kl_estimator} do not fit: set both, or "
-        "set them to 0.0 and none",
+        "set them to 0.0 and none, and measure_kl if the divergence is only to be measured",
     ),
     Refusal(
         "k1 has no gradient",
         lambda c: c.loss.kl_estimator == "k1",
         "loss.kl_estimator k1 does not pull towards the reference, because its gradient has the "
-        "mean 0 for every reference: choose k2, k3 or k3_weighted",
+        "mean 0 for every reference: choose k2, k3 or k3_weighted. To measure it, set "
+        "loss.measure_kl",
     ),
 )

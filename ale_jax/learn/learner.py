@@ -33,7 +33,11 @@ from ale_jax.data.replay import Group
 from ale_jax.learn.attention_credit import amplify_by_attention
 from ale_jax.learn.credit import RewardTable, credit_table, credited_samples, tabulate_rewards
 from ale_jax.learn.critics import learn_values
-from ale_jax.learn.old_policies import fill_old_logp
+from ale_jax.learn.old_policies import (
+    divergence_from_reference,
+    fill_old_logp,
+    with_reference,
+)
 from ale_jax.learn.step import TokenUpdate
 from ale_jax.learn.token_credit import (
     credit_by_critics,
@@ -110,6 +114,7 @@ class Step:
     """What a step's updates are made of. `samples` are the trajectories that can teach something.
 
     minibatches: those that have batches, which are in their order.
+    sampled: with the trajectories that teach nothing.
     read_updates: reads what the first update with each batch was to its tokens, until the next
     step; [] if there was none.
     """
@@ -118,6 +123,7 @@ class Step:
     minibatches: list[Minibatch]
     table: RewardTable
     samples: list[Sample]
+    sampled: Sequence[Sample] = ()
     read_updates: Callable[[], Sequence[TokenUpdate]] = list
 
 
@@ -162,7 +168,7 @@ def assemble(
             batches += own
     if algo.advantage.estimator == "token_return":
         batches = credit_token_returns(batches, table.tag_G, algo)
-    return Step(batches, shares, table, with_gradient)
+    return Step(batches, shares, table, with_gradient, every)
 
 
 def _loss_denominator(batches: Sequence[Batch], algo: AlgoConfig) -> np.float32:
@@ -192,7 +198,9 @@ class Learner:
         learn = options.learn
         step = assemble(groups, options.algo, learn, imitated, learn.minibatches)
         batches = fill_old_logp(step.batches, options.algo, version, self.logp)
+        divergence = self._divergence(batches, step.sampled)
         batches, figures = self._credit_tokens(batches, step.table.tag_G, version)
+        figures |= divergence
         step = dataclasses.replace(step, batches=batches)
         if not batches:  # every group's outcomes were equal
             return step, [], figures
@@ -215,6 +223,15 @@ class Learner:
         """Returns the log-probability of each policy token, float32 [B, T]; 0 elsewhere. weights: a
         version that the trainer keeps, or REFERENCE."""
         return self._programs.logp([batch], weights=weights)[0]
+
+    def _divergence(self, batches: list[Batch], sampled: Sequence[Sample]) -> dict[str, float]:
+        """Returns the divergence from the reference over all that was sampled, if it is wanted."""
+        loss, shape = self._options.algo.loss, self._options.learn
+        if not loss.reads_reference:
+            return {}
+        if loss.kl_weight == 0.0:  # or else `batches` hold all of it, and have been filled
+            batches = [with_reference(batch, self.logp) for batch in pack_all(sampled, shape)]
+        return divergence_from_reference(batches)
 
     def learning_rate(self) -> float:
         """Returns the rate of the policy's last update, which it waits for."""

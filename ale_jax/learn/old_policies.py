@@ -111,11 +111,30 @@ def fill_old_logp(
             found["logp_old_BT"] = logp(version, batch)
         if algo.loss.kind == "decoupled_ppo":
             found["logp_prox_BT"] = logp(version, batch)
-        if algo.loss.kl_weight > 0:
-            found["logp_ref_BT"] = logp(REFERENCE, batch)
-        return dataclasses.replace(batch, **found)
+        filled = dataclasses.replace(batch, **found)
+        return with_reference(filled, logp) if algo.loss.kl_weight > 0 else filled
 
     return [fill(batch) for batch in batches]
+
+
+def with_reference(batch: Batch, logp: LogpUnder) -> Batch:
+    """Fills in logp_ref_BT."""
+    return dataclasses.replace(batch, logp_ref_BT=logp(REFERENCE, batch))
+
+
+def divergence_from_reference(batches: Sequence[Batch]) -> dict[str, float]:
+    """Returns kl, the mean of log mu - log ref over the policy tokens of batches that have
+    logp_ref_BT, in nats; {} without tokens.
+
+    mu is the distribution that a token was sampled from. So this estimates KL(mu || ref) without
+    bias, however old the tokens are.
+    """
+    gaps = [np.zeros(0, np.float32)]
+    for batch in batches:
+        assert batch.logp_ref_BT is not None, "fill it in first"
+        gaps.append((batch.logp_mu_BT - batch.logp_ref_BT)[batch.chunk_BT >= 0])
+    gap_U = np.concatenate(gaps)
+    return {"kl": float(gap_U.mean(dtype=np.float64))} if len(gap_U) else {}
 
 
 REFERENCE_DIR = "reference"
@@ -149,7 +168,8 @@ def load_reference(
         found = store.restore_latest(target)
     if found is None:
         raise ValueError(
-            f"the reference policy {run / REFERENCE_DIR} is missing or damaged, but kl_weight is "
-            "not 0: restore the folder, or start over with --overwrite"
+            f"the reference policy {run / REFERENCE_DIR} is missing or damaged, but "
+            "algo.loss.kl_weight or measure_kl asks for it: restore the folder, or start over with "
+            "--overwrite"
         )
     return found[1]

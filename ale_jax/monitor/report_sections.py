@@ -47,6 +47,7 @@ SMALL_CHARTS = (
     ("buffer_size", RL, "Groups that wait", "complete, and left for later steps"),
     ("entropy_sampled", RL, "Entropy", "of all tokens, in nats; near 0, exploration has stopped"),
     ("entropy", RL, "Entropy of trained tokens", "nats per token; easy tasks are not trained on"),
+    ("kl", RL, "Divergence from the reference", "of all tokens, in nats; if it is measured"),
     ("ratio_mean", RL, "Importance ratio", "mean over chunks; 1 is on-policy"),
     ("chunks_masked", RL, "Chunks masked", "removed from the loss by the mismatch filter"),
     ("grad_norm", RL, "Gradient norm", "before clipping"),

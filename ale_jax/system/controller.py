@@ -197,7 +197,7 @@ class Run:
         resampler = open_resampler(self.setting, self.start, scheduler, logger)
         before = processes.traffic()
         logger.progress.phase(config.algo.name, config.rl.steps, cursor.step)
-        if config.algo.loss.kl_weight > 0:
+        if config.algo.loss.reads_reference:
             record, files = logger.events.record, self.setting.files
             load_reference(self.setting.path, REFERENCE, record, files)
         learner = self.start.trainer.make_learner()

@@ -111,7 +111,7 @@ def _always(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Itera
         older = StalenessGate(config.rl.alpha, config.rl.groups_per_step).max_age
         if older:
             yield Need("weights of older versions, for pi_old", older * _bytes(moved))
-    if config.algo.loss.kl_weight > 0:
+    if config.algo.loss.reads_reference:
         yield Need("weights of the reference", _bytes(moved))
     optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
     moments = jax.eval_shape(optimizer.init, moved)

@@ -193,9 +193,9 @@ def begin_anew(setting: Setting, checkpoints: Checkpoints, logger: RunLogger) ->
 
 
 def keep_reference(setting: Setting, logger: RunLogger) -> None:
-    """Stores the reference policy if the loss has a KL term. Later checkpoints do not contain it,
-    as they hold later weights."""
-    if setting.config.algo.loss.kl_weight > 0:
+    """Stores the reference policy if the divergence from it is trained or measured. Later
+    checkpoints do not contain it, as they hold later weights."""
+    if setting.config.algo.loss.reads_reference:
         record, lease = logger.events.record, setting.workdir.lease
         save_reference(setting.path, REFERENCE, record, setting.files, lease)
 

@@ -123,8 +123,6 @@ def _loss_metrics(arrays: dict[str, np.ndarray]) -> dict[str, float]:
         "approx_kl": sums["approx_kl"] / tokens,
         **ratio_figures(arrays),
     }
-    if "kl" in sums:
-        values["kl"] = sums["kl"] / tokens
     if "observation_nll" in sums:
         observed = sums["observation_tokens"]
         values["observation_tokens"] = observed

@@ -179,8 +179,9 @@ def test_the_policies_of_the_past_are_counted(alpha, older):
     assert needs.get("weights of older versions, for pi_old", 0) == older * one
     assert "weights of the reference" not in needs
     loss = dataclasses.replace(config.algo.loss, kl_weight=0.1, kl_estimator="k3")
-    algo = dataclasses.replace(config.algo, loss=loss)
-    assert _needs(dataclasses.replace(config, algo=algo))["weights of the reference"] == one
+    for asked in (loss, dataclasses.replace(config.algo.loss, measure_kl=True)):
+        algo = dataclasses.replace(config.algo, loss=asked)
+        assert _needs(dataclasses.replace(config, algo=algo))["weights of the reference"] == one
 
 
 def test_the_critics_are_counted():

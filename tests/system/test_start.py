@@ -34,6 +34,7 @@ ARITHMETIC = [
     "--config.eval.held_out_tasks=0",
     "--config.eval.every=1",
     "--config.checkpoint.every=9",
+    "--config.algo.loss.measure_kl=True",
 ]
 WITH_CRITICS = [
     "--config=configs/smoke.py:asyppo",
@@ -116,6 +117,8 @@ def test_an_evaluation_that_is_due_where_a_run_goes_on_is_made_there(arithmetic,
     run_here(workdir, "auto", *ARITHMETIC, "--config.rl.steps=3", "--resume")
     made = {e.name: e.step for e in read_evaluations(workdir / "evaluations.json")}
     assert made == {"warm_start": 0, "step_1": 1, "step_2": 2, "final": 3}
+    # Nothing had a gradient, so that this policy is the reference, which is still there.
+    assert [abs(line["kl"]) < 1e-5 for line in rl_lines(workdir)] == [True] * 3
     events = read_events(workdir / "events.jsonl").records
     first, second = (event.detail for event in events if event.kind == "started")
     assert first == second and f"jax {jax.__version__}, jaxlib " in first and first.endswith("cpu")
@@ -147,7 +150,8 @@ def test_a_loss_that_asks_for_every_policy_of_the_past_has_them_also_after_a_res
     assert [line["step"] for line in lines] == [1, 2, 3, 4]
     # What was open when the run ended is played again by the weights of now.
     assert [line["staleness_mean"] for line in lines] == [0, 1, 0, 1]
-    assert abs(lines[0]["kl"]) < 1e-5 and all(abs(line["kl"]) > 1e-5 for line in lines[1:])
+    # The first two steps' tokens are the reference's own, and the others those of version 2.
+    assert [abs(line["kl"]) > 1e-5 for line in lines] == [False, False, True, True]
     for line in lines:
         # Fresh tokens have the ratio 1, to the rounding of one program; older ones have not.
         assert (line["ratio_max"] > 1.001) == (line["staleness_max"] > 0)
