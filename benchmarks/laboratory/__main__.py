@@ -4,11 +4,12 @@
     python -m benchmarks.laboratory --table [--policy=network] [--arms=turn_topr] [--out=FILE]
     python -m benchmarks.laboratory --check
 
-The first compares arms (presets of configs/algorithms.py) in one world; --age, --uses, --gap,
---tokens and --place change its training, --blind keeps critics from learning, and --first_seed asks
-the same of other seeds. --table measures every preset, or those of --arms, in every regime with one
-policy, and adds that to benchmarks/results/laboratory.json. --check measures a small part of it
-again, counts the cells that moved, and takes the time. The last line of stdout is a JSON object.
+The first compares arms (presets of configs/algorithms.py) in one world; --age, --uses, --epochs,
+--gap, --dropped, --tokens and --place change its training, --blind keeps critics from learning, and
+--first_seed asks the same of other seeds. --table measures every preset, or those of --arms, in
+every regime with one policy, and adds that to benchmarks/results/laboratory.json. --check measures
+a small part of it again, counts the cells that moved, and takes the time. The last line of stdout
+is a JSON object.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ from benchmarks.laboratory.regimes import WORLDS, regime_of
 from benchmarks.laboratory.training import Protocol
 from benchmarks.laboratory.world import Size
 
-CHANGES = {"age": int, "uses": int, "tokens": int, "place": int, "gap": float}
+CHANGES = {
+    **dict.fromkeys(("age", "uses", "epochs", "tokens", "place"), int),
+    **dict.fromkeys(("gap", "dropped"), float),
+}
 
 
 def main(arguments: list[str]) -> int:

@@ -23,7 +23,16 @@ from benchmarks.laboratory.credit import (
     token_values,
 )
 from benchmarks.laboratory.policies import POLICIES
-from benchmarks.laboratory.world import Played, Regime, Size, play, prior, right_words, success
+from benchmarks.laboratory.world import (
+    Played,
+    Regime,
+    Size,
+    play,
+    prior,
+    right_words,
+    success,
+    without_slow,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,23 +93,30 @@ def _curve(seed, rate, world: Regime, arm: Arm, size: Size, protocol: Protocol) 
         key, number = now
         then = jax.tree.map(lambda x: x[-1 - world.age], past)
         played = play(key, logits(then), word_MD, world, task_N, size)
+        # A key that `play` does not derive, so that all else stays as it is without slow groups.
+        played = without_slow(jax.random.fold_in(key, 2), played, protocol.members, world)
         rows = lay_out(played, protocol.members, world, size)
         value_QNT = token_values(critics.value_QMD2, played)
         credit = advantages(played, rows, value_QNT, arm, world, protocol.groups)
 
         def use(_, state):
-            weights, moments = state
-            # Each use is a step of its own, as with the trainer's `rl.max_uses`.
-            batch = batch_of(played, rows, credit, (logits(then), logits(weights)), arm)
+            # Each use is a step of its own, as with the trainer's `rl.max_uses`, and an epoch is
+            # an update of a step, as with its `learn.epochs`.
+            batch = batch_of(played, rows, credit, (logits(then), logits(state[0])), arm)
             loss = functools.partial(loss_of, batch=batch, played=played, algo=arm.algo)
-            gradient = jax.grad(lambda weights: loss(logits(weights)))(weights)
-            step, after = policy.optimizer().update(gradient, moments, weights)
-            # A batch without credit is not trained on, so that momentum does not move the weights.
-            teaches = optax.tree.norm(gradient) > 0.0
-            stepped = optax.apply_updates(weights, jax.tree.map(lambda x: -rate * x, step))
-            return jax.tree.map(
-                lambda new, old: jnp.where(teaches, new, old), (stepped, after), state
-            )
+
+            def epoch(_, state):
+                weights, moments = state
+                gradient = jax.grad(lambda weights: loss(logits(weights)))(weights)
+                step, after = policy.optimizer().update(gradient, moments, weights)
+                # Nothing is learned without credit, so that momentum does not move the weights.
+                teaches = optax.tree.norm(gradient) > 0.0
+                stepped = optax.apply_updates(weights, jax.tree.map(lambda x: -rate * x, step))
+                return jax.tree.map(
+                    lambda new, old: jnp.where(teaches, new, old), (stepped, after), state
+                )
+
+            return jax.lax.fori_loop(0, world.epochs, epoch, state)
 
         learned = jax.lax.fori_loop(0, world.uses, use, (weights, moments))
         if arm.count:

@@ -33,8 +33,10 @@ class Regime(NamedTuple):
 
     stages, turns, tokens: of this world, at most those of `Size`. place: of the token that decides.
     decides_D: the stages that do. right_M: probability of the right word at the start, per task.
-    age: versions between the weights that play and those that learn. uses: updates on one batch.
-    gap: deviation of the logits of the engine that plays from those of the learner.
+    age: versions between the weights that play and those that learn. uses: steps on one batch.
+    epochs: updates of a step, whose pi_old is that of the first one. gap: deviation of the logits
+    of the engine that plays from those of the learner. dropped: probability that a group with an
+    episode that used all turns is not trained on, as it was too slow.
     """
 
     stages: jax.Array
@@ -46,7 +48,9 @@ class Regime(NamedTuple):
     right_M: jax.Array
     age: jax.Array
     uses: jax.Array
+    epochs: jax.Array
     gap: jax.Array
+    dropped: jax.Array
 
 
 def regime(
@@ -60,11 +64,13 @@ def regime(
     **others: float,
 ) -> Regime:
     """deciding: the stages that decide; None: all. right: at the first and at the last task.
-    others: tokens, place, age, uses and gap. ValueError if it does not fit in `size`."""
+    others: tokens, place, age, uses, epochs, gap and dropped. ValueError if it does not fit in
+    `size`."""
     stages, turns = stages or size.stages, turns or size.turns
     chosen = range(stages) if deciding is None else deciding
     tokens, place = int(others.get("tokens", size.tokens)), int(others.get("place", 0))
-    age, uses, gap = others.get("age", 0), others.get("uses", 1), others.get("gap", 0.0)
+    age, uses, epochs = others.get("age", 0), others.get("uses", 1), others.get("epochs", 1)
+    gap, dropped = others.get("gap", 0.0), others.get("dropped", 0.0)
     for name, value, least, most in (
         ("stages", stages, 1, size.stages),
         ("turns", turns, 1, size.turns),
@@ -73,7 +79,9 @@ def regime(
         ("deciding", max(chosen, default=0), 0, stages - 1),
         ("age", age, 0, math.inf),
         ("uses", uses, 1, math.inf),
+        ("epochs", epochs, 1, math.inf),
         ("gap", gap, 0, math.inf),
+        ("dropped", dropped, 0, 1),
     ):
         if not least <= value <= most:
             raise ValueError(f"{name} {value} must be in [{least}, {most}]")
@@ -87,7 +95,9 @@ def regime(
         jnp.linspace(*right, size.tasks),
         jnp.int32(age),
         jnp.int32(uses),
+        jnp.int32(epochs),
         jnp.float32(gap),
+        jnp.float32(dropped),
     )
 
 
@@ -158,6 +168,16 @@ def play(key, logits_MDLV, word_MD, world: Regime, task_N, size: Size) -> Played
     stage_NC, tokens_NCL, live_NC, lost_NC, right_NC = (jnp.moveaxis(x, 0, 1) for x in found)
     outcome_N = ((stage_N >= world.stages) & ~lost_N).astype(jnp.float32)
     return Played(task_N, outcome_N, stage_NC, tokens_NCL, live_NC, lost_NC, right_NC, logits_MDLV)
+
+
+def without_slow(key: jax.Array, played: Played, members: int, world: Regime) -> Played:
+    """Returns the episodes of which those of dropped groups have no chunks. `members` episodes in a
+    row are a group."""
+    slow_N = played.live_NC.sum(1) == world.turns
+    slow_G = slow_N.reshape(-1, members).any(1)
+    dropped_G = slow_G & jax.random.bernoulli(key, world.dropped, slow_G.shape)
+    kept_N = ~jnp.repeat(dropped_G, members)
+    return played._replace(live_NC=played.live_NC & kept_N[:, None])
 
 
 def success(logits_MDLV: jax.Array, word_MD: jax.Array, world: Regime, size: Size) -> jax.Array:

@@ -24,7 +24,15 @@ from benchmarks.laboratory.comparison import paired
 from benchmarks.laboratory.credit import advantages, arm, lay_out, token_values
 from benchmarks.laboratory.regimes import WORLDS, regime_of
 from benchmarks.laboratory.training import Protocol, batch_of, curves, loss_of
-from benchmarks.laboratory.world import Size, play, prior, regime, right_words, success
+from benchmarks.laboratory.world import (
+    Size,
+    play,
+    prior,
+    regime,
+    right_words,
+    success,
+    without_slow,
+)
 from tests.data.make_trajectories import make_trajectory, make_turn
 
 pytestmark = pytest.mark.slow
@@ -217,7 +225,9 @@ def test_late_decisions_are_learned_by_ipa_and_early_ones_by_grpo():
         (lambda: regime(SMALL, tokens=1, place=1), r"place 1 must be in \[0, 0\]"),
         (lambda: regime(SMALL, age=-1), r"age -1 must be in \[0, inf\]"),
         (lambda: regime(SMALL, uses=0), r"uses 0 must be in \[1, inf\]"),
+        (lambda: regime(SMALL, epochs=0), r"epochs 0 must be in \[1, inf\]"),
         (lambda: regime(SMALL, gap=-0.5), r"gap -0.5 must be in \[0, inf\]"),
+        (lambda: regime(SMALL, dropped=1.5), r"dropped 1.5 must be in \[0, 1\]"),
         (
             lambda: curves(
                 np.arange(8), np.ones(8), regime(SMALL, age=9), arm("ipa"), SMALL, Protocol()
@@ -243,6 +253,43 @@ def test_blind_critics_leave_a_blend_at_lambda_1():
     cautious = dataclasses.replace(arm("turn_topr"), lam=1.0)
     np.testing.assert_allclose(learned(blended, True), learned(cautious, True), atol=1e-6)
     assert not np.allclose(learned(blended, False), learned(cautious, False), atol=1e-3)
+
+
+def test_epochs_are_uses_of_a_batch_unless_each_step_computes_pi_old():
+    size, protocol, grpo = Size(), Protocol(updates=8), arm("grpo")
+    renewed = dataclasses.replace(grpo, algo=dataclasses.replace(grpo.algo, old_logp="step"))
+
+    def learned(preset, **changes):
+        world = regime_of("lock", size, **changes)
+        return curves(np.arange(8), np.full(8, 1.0), world, preset, size, protocol)
+
+    epochs, uses = learned(grpo, epochs=3), learned(grpo, uses=3)
+    np.testing.assert_allclose(epochs, uses, atol=1e-6)
+    np.testing.assert_allclose(learned(renewed, epochs=3), epochs, atol=1e-6)
+    assert not np.allclose(learned(renewed, uses=3), epochs, atol=1e-3), "its ratios begin at 1"
+
+
+def test_groups_that_used_all_turns_are_dropped_as_often_as_the_world_says():
+    setting = make_setting("retries")
+    pairs, groups = 2, GROUPS * MEMBERS // 2
+    slow_G = np.asarray(setting.played.live_NC.sum(1) == SMALL.turns).reshape(groups, pairs).any(1)
+    assert 0 < slow_G.sum() < groups, "some are slow"
+    for dropped, kept_G in ((0.0, np.ones(groups, bool)), (1.0, ~slow_G)):
+        world = RETRIES._replace(dropped=jnp.float32(dropped))
+        left = without_slow(jax.random.key(0), setting.played, pairs, world)
+        kept_N = np.repeat(kept_G, pairs)
+        np.testing.assert_array_equal(left.live_NC, setting.played.live_NC & kept_N[:, None])
+    # The others are trained as before, and what is not trained on has no credit.
+    rows = lay_out(left, pairs, world, SMALL)
+    assert (np.asarray(rows.chunk_NT)[~kept_N] == -1).all()
+    ipa = arm("ipa")
+    credit = (
+        advantages(played, lay_out(played, pairs, world, SMALL), None, ipa, world, groups)[0]
+        for played in (left, setting.played)
+    )
+    found_NT, whole_NT = map(np.asarray, credit)
+    np.testing.assert_array_equal(found_NT[kept_N], whole_NT[kept_N])
+    assert np.isfinite(found_NT).all()
 
 
 def test_no_cell_of_the_table_has_moved():
