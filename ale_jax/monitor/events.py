@@ -20,6 +20,7 @@ DROPPED_FIELDS = ("group", "reason", "family", "seed", "statuses")
 GROUP_REOPENED = "group_reopened"  # the field "group": it was dropped, and is played again
 ATTEMPT_FAILED = "attempt_failed"  # the field "status": why
 ACTOR_LOST = "actor_lost"
+CONFIG_CHANGED = "config_changed"  # a run was resumed with these changes
 HISTORY_REWRITTEN = "history_rewritten"  # the agent begins a conversation with each call
 NOTHING_TRAINED = "nothing_trained"  # steps in a row left the policy as it was; the detail says why
 

@@ -95,7 +95,7 @@ def run(
         logger.events.record(STARTED, environment(setting.mesh))
         events.open(logger.events)
         if restored:
-            logger.note_resumed(restored.cursor)
+            logger.note_resumed(restored.cursor, workdir.changes)
         watchdog = stack.enter_context(_watchdog(setting, logger))
         logger.note(
             f"sandboxes: {_describe(setting.runtime)}; devices: {setting.mesh.devices.size}"

@@ -31,6 +31,7 @@ from ale_jax.monitor.evaluations import (
 from ale_jax.monitor.events import (
     ACTOR_LOST,
     ATTEMPT_FAILED,
+    CONFIG_CHANGED,
     EVENTS_FILE,
     GROUP_DROPPED,
     GROUP_REOPENED,
@@ -105,11 +106,13 @@ class RunLogger:
     ) -> None:
         self._stack.__exit__(kind, error, traceback)
 
-    def note_resumed(self, cursor: Cursor) -> None:
-        """Records that the run goes on at `cursor`, and which groups are played again though they
-        were dropped: after that checkpoint."""
+    def note_resumed(self, cursor: Cursor, changes: str) -> None:
+        """Records that the run goes on at `cursor`, with which changes of its config, and which
+        groups are played again though they were dropped: after that checkpoint."""
         step = cursor.step
         self.events.record("resumed", f"from the checkpoint of step {step}", step=step)
+        if changes:
+            self.events.record(CONFIG_CHANGED, changes, step=step)
         for event in dropped_groups(readable_events(self._workdir / EVENTS_FILE)):
             group = event.fields.get("group")
             if isinstance(group, int) and cursor.is_open(group):

@@ -67,13 +67,14 @@ class Workdir:
     """A claimed folder. Use it in a `with` block.
 
     state: the state in which it was found. moved: the new folder of an overwritten run. lease: to
-    be checked before something is written.
+    be checked before something is written. changes: of a continued run's config, in words.
     """
 
     path: Path
     state: RunState
     moved: Path | None
     lease: Lease
+    changes: str = ""
 
     @classmethod
     def claim(
@@ -141,11 +142,11 @@ class Workdir:
                 lease.moved_to(moved)
                 lease.close()
                 lease = _lease(path)
-            state = _enter(path, config, resume)
+            state, changes = _enter(path, config, resume)
         except BaseException:
             lease.close()
             raise
-        return cls(path, state, moved, lease)
+        return cls(path, state, moved, lease, changes)
 
     @property
     def checkpoints(self) -> Path:
@@ -168,23 +169,25 @@ def _lease(path: Path) -> Lease:
     return Lease.take(path)
 
 
-def _enter(path: Path, config: RunConfig, resume: bool) -> RunState:
-    """Compares the folder's config with `config`, then writes config.json."""
+def _enter(path: Path, config: RunConfig, resume: bool) -> tuple[RunState, str]:
+    """Compares the folder's config with `config`, then writes config.json. Returns the folder's
+    state, and what has changed in the config of its run."""
     state = _state(path)
     if state is RunState.NEW:
         if resume:
             raise ValueError(f"workdir {path} holds no run to resume: check --workdir")
         write_json(path / CONFIG_FILE, config.to_json())
-        return state
+        return state, ""
     stored, wanted = _stored(path), json.loads(json.dumps(config.to_json()))
     if stored == wanted:
-        return state
-    _refuse_other_version(path, flat(stored), flat(wanted))
-    _refuse_other_config(path, flat(stored), flat(wanted), resume)
+        return state, ""
+    before, after = flat(stored), flat(wanted)
+    _refuse_other_version(path, before, after)
+    _refuse_other_config(path, before, after, resume)
     # The run has more to do now. If it is killed before its end, it must not count as finished.
     (path / SUMMARY_FILE).unlink(missing_ok=True)
     write_json(path / CONFIG_FILE, wanted)
-    return RunState.UNFINISHED
+    return RunState.UNFINISHED, described_changes(before, after, differing_fields(before, after))
 
 
 def _state(path: Path) -> RunState:

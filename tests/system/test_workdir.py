@@ -107,7 +107,8 @@ def test_a_folder_without_write_access_is_refused_with_the_reason(tmp_path):
 def test_an_interrupted_run_goes_on_and_a_finished_one_is_known(tmp_path):
     begin(tmp_path)
     assert claim_and_free(tmp_path).state is RunState.UNFINISHED
-    assert claim_and_free(tmp_path, resume=True).state is RunState.UNFINISHED
+    resumed = claim_and_free(tmp_path, resume=True)
+    assert (resumed.state, resumed.changes) == (RunState.UNFINISHED, "")
     finish(tmp_path)
     assert claim_and_free(tmp_path).state is RunState.FINISHED
 
@@ -146,7 +147,9 @@ def test_a_run_can_be_made_longer_but_only_when_asked_to(tmp_path):
     longer = smoke_config(rl={"steps": 9}, eval={"every": 3})
     with pytest.raises(ValueError, match="give --resume to continue with these changes"):
         Workdir.claim(tmp_path, longer)
-    assert claim_and_free(tmp_path, longer, resume=True).state is RunState.UNFINISHED
+    claimed = claim_and_free(tmp_path, longer, resume=True)
+    assert claimed.state is RunState.UNFINISHED
+    assert claimed.changes == "rl.steps 2 -> 9; eval.every 0 -> 3"
     assert stored_config(tmp_path)["rl"]["steps"] == 9
     assert not (tmp_path / "summary.json").exists()
     assert (tmp_path / "metrics.jsonl").exists()
