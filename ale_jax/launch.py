@@ -62,8 +62,6 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
     # Until the run begins, nothing can be lost, and these may act like Ctrl-C.
     for each in (signal.SIGTERM, ANOTHER_WAS_TOLD):
         signal.signal(each, signal.default_int_handler)
-    # transformers is only used for tokenizers, so its warning that torch is missing is irrelevant.
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     debug = "--debug" in argv  # as far as is known before the flags are read
     try:
         command, options, overrides = read_flags(argv)

@@ -10,10 +10,8 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import llguidance
-import llguidance.hf
 import numpy as np
 from tokenizers import (
     AddedToken,
@@ -24,11 +22,15 @@ from tokenizers import (
     pre_tokenizers,
     trainers,
 )
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ale_jax.model.chat_render import ChatRenderer, Message
 from ale_jax.model.piece_encoder import PieceEncoder
+from ale_jax.model.tokenizer_library import transformers
 from ale_jax.model.weights.gguf_tokenizer import read_tokenizer
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+    from transformers import PreTrainedTokenizerFast
 
 ChatMessage = dict[str, str]  # {"role": ..., "content": ...}, as chat templates want it
 
@@ -98,7 +100,7 @@ def tools_text(tools: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _with_template(bpe: Tokenizer) -> PreTrainedTokenizerFast:
-    tokenizer = PreTrainedTokenizerFast(
+    tokenizer = transformers().PreTrainedTokenizerFast(
         tokenizer_object=bpe, eos_token=END_OF_TURN, pad_token=END_OF_TEXT
     )
     tokenizer.chat_template = Path(__file__).with_name("chat_template.jinja").read_text()
@@ -181,10 +183,12 @@ class ChatTokenizer:
         return {token.content: number for number, token in added.items()}
 
     @cached_property
-    def grammar_vocabulary(self) -> llguidance.LLTokenizer:
+    def grammar_vocabulary(self) -> LLTokenizer:
         """As grammars need it. Takes seconds for a large vocabulary."""
+        from llguidance.hf import from_tokenizer  # imports transformers, too
+
         ends = list(self.stop_ids)
-        return llguidance.hf.from_tokenizer(self._tokenizer, self.vocab_size, ends)
+        return from_tokenizer(self._tokenizer, self.vocab_size, ends)
 
     @cached_property
     def longest_token(self) -> int:
@@ -287,8 +291,8 @@ class ChatTokenizer:
 def _read(path: Path) -> PreTrainedTokenizerFast:
     if path.is_file():
         return read_tokenizer(path)
-    found = AutoTokenizer.from_pretrained(str(path), local_files_only=True)
-    if not isinstance(found, PreTrainedTokenizerFast):
+    found = transformers().AutoTokenizer.from_pretrained(str(path), local_files_only=True)
+    if not isinstance(found, transformers().PreTrainedTokenizerFast):
         raise ValueError("it is not written for the tokenizers library")
     return found
 

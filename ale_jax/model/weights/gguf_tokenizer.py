@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gguf import Keys, TokenType
 from tokenizers import (
@@ -22,9 +22,12 @@ from tokenizers import (
     pre_tokenizers,
     processors,
 )
-from transformers import PreTrainedTokenizerFast
 
+from ale_jax.model.tokenizer_library import transformers
 from ale_jax.model.weights.gguf_reader import read_gguf
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 _NAMES = Keys.Tokenizer
 _SPACE = "\u2581"  # as SentencePiece writes it
@@ -59,7 +62,7 @@ def read_tokenizer(path: Path) -> PreTrainedTokenizerFast:
         rust.post_processor = processors.TemplateProcessing(
             single=f"{bos}:0 $A:0", special_tokens=[(bos, fields[_NAMES.BOS_ID])]
         )
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=rust, **special)
+    tokenizer = transformers().PreTrainedTokenizerFast(tokenizer_object=rust, **special)
     tokenizer.chat_template = _chat_template(fields)
     return tokenizer
 
