@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 
 from ale_jax.config.model import PolicyShape
-from ale_jax.model.params import Params
+from ale_jax.errors import EXIT_FAILED
+from ale_jax.model.params import Params, count_params
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.export import export
 from ale_jax.model.weights.load import load_params, open_checkpoint
@@ -109,30 +110,33 @@ def _check_fit(dense: PolicyShape, sparse: PolicyShape) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Converts a checkpoint by a command line. Returns the exit code."""
+    """Converts a checkpoint by a command line. Returns the exit code, as `ale-jax` has them."""
     options = _parser().parse_args(arguments)
     try:
-        convert(options)
-    except ValueError as error:
-        print(error, file=sys.stderr)
-        return 1
+        shape = convert(options)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    print(f"{count_params(shape)[0] / 1e6:.3g} million weights are in {options.target}")
     return 0
 
 
-def convert(options: argparse.Namespace) -> None:
-    """Writes the converted checkpoint. ValueError, with the remedy, for what cannot be
-    converted."""
+def convert(options: argparse.Namespace) -> PolicyShape:
+    """Writes the converted checkpoint, and returns its shape. ValueError, with the remedy, for what
+    cannot be converted."""
     if options.target.exists():
         raise ValueError(f"{options.target} exists: name a folder that does not")
     checkpoint = open_checkpoint(options.source)
-    shape, tokenizer = checkpoint.shape, ChatTokenizer.load(options.source)
-    tokenizer.check_fits(shape.vocab_size)
+    dense, tokenizer = checkpoint.shape, ChatTokenizer.load(options.source)
+    tokenizer.check_fits(dense.vocab_size)
+    shape = dense
+    if options.experts:  # before what takes long
+        shape = upcycled_shape(dense, options.experts, options.experts_per_token)
     params = load_params(checkpoint, jnp.dtype(options.dtype))
     if options.experts:
-        sparse = upcycled_shape(shape, options.experts, options.experts_per_token)
-        params = upcycle(params, shape, sparse, jax.random.key(options.seed))
-        shape = sparse
+        params = upcycle(params, dense, shape, jax.random.key(options.seed))
     export(options.target, params, shape, tokenizer)
+    return shape
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -45,8 +45,9 @@ def test_a_dense_checkpoint_becomes_a_mixture_that_computes_the_same(source, tmp
     assert ChatTokenizer.load(target).stop_ids == ChatTokenizer.load(source).stop_ids
 
 
-def test_without_experts_only_the_type_changes(source, tmp_path):
+def test_without_experts_only_the_type_changes(source, tmp_path, capsys):
     assert main([str(source), str(tmp_path / "out")]) == 0
+    assert f"million weights are in {tmp_path / 'out'}" in capsys.readouterr().out
     converted, exact = open_checkpoint(tmp_path / "out"), open_checkpoint(source)
     assert converted.shape == exact.shape
     assert {tensor.kind.dtype.name for tensor in converted.tensors.values()} == {"bfloat16"}
@@ -75,11 +76,12 @@ def test_a_gguf_file_becomes_a_folder_that_transformers_loads(source, tmp_path):
         (["{source}", "{source}"], "dense exists: name a folder that does not"),
         (["{source}/none", "{out}"], "no checkpoint at"),
         (["{source}", "{out}", "--experts=1"], "experts_per_token 2 must lie between 1 and"),
+        (["{source}", "/dev/null/out"], "File exists: '/dev/null'"),
     ],
 )
 def test_a_mistake_is_one_line(arguments, message, source, tmp_path, capsys):
     filled = [each.format(source=source, out=tmp_path / "out") for each in arguments]
-    assert main(filled) == 1
+    assert main(filled) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert message in line
+    assert line.startswith("error: ") and message in line
     assert list(tmp_path.iterdir()) == []
