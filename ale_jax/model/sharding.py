@@ -37,16 +37,19 @@ _AUTO = (AxisType.Auto,)  # the compiler shards what we do not
 def mesh_sizes(shape: MeshShape, devices: int) -> dict[str, int]:
     """Returns the number of devices along each axis. ValueError if their product is not
     `devices`."""
-    sizes = dataclasses.asdict(shape)
-    others = math.prod(size for axis, size in sizes.items() if axis != "data")
-    if sizes["data"] == -1:
-        sizes["data"] = devices // others
-    if sizes["data"] * others != devices:
+    given = dataclasses.asdict(shape)
+    others = math.prod(size for axis, size in given.items() if axis != "data")
+    if shape.data != -1 and shape.data * others != devices:
         raise ValueError(
-            f"mesh {sizes} needs {max(sizes['data'], 1) * others} devices, there are {devices}: "
+            f"mesh {given} needs {shape.data * others} devices, there are {devices}: "
             "set mesh.data = -1, or sizes whose product is the number of devices"
         )
-    return sizes
+    if devices % others:
+        raise ValueError(
+            f"mesh {given} needs a multiple of {others} devices, there are {devices}: "
+            "set sizes whose product divides the number of devices"
+        )
+    return given | {"data": devices // others}
 
 
 def make_mesh(shape: MeshShape) -> Mesh:

@@ -23,7 +23,7 @@ def test_the_devices_of_a_pod_are_not_here():
     finding = check_mesh(smoke_config(**POD), "cpu", 8)
     assert finding.state is State.FAIL
     assert finding.found == "8 x cpu, and the config is for 64 x v6e"
-    assert "needs 32 devices, there are 8" in finding.remedy
+    assert "needs a multiple of 32 devices, there are 8" in finding.remedy
 
 
 @pytest.mark.parametrize(
