@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -59,13 +60,15 @@ CONFIGS = ("qwen3_30b_a3b_v5p", "qwen3_30b_a3b_v6e", "qwen3_30b_a3b_tpu7x")
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("libtpu")
+    parser.add_argument("libtpu", type=Path)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--configs", type=lambda text: text.split(","), default=CONFIGS)
     parser.add_argument("--slices", type=lambda text: [*map(int, text.split(","))], default=[1, 2])
     options = parser.parse_args(arguments)
+    if not options.libtpu.is_file():
+        parser.error(f"there is no {options.libtpu}: pip download --no-deps libtpu, and unpack it")
     # There is no TPU, so its metadata must not be queried.
-    os.environ |= {"TPU_LIBRARY_PATH": options.libtpu, "TPU_SKIP_MDS_QUERY": "1"}
+    os.environ |= {"TPU_LIBRARY_PATH": str(options.libtpu), "TPU_SKIP_MDS_QUERY": "1"}
     results = []
     for name in options.configs[:1] if options.quick else options.configs:
         module = importlib.import_module(f"ale_jax.configs.{name}")

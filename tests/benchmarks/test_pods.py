@@ -7,7 +7,7 @@ import pytest
 
 from ale_jax.system.checks import checked_config
 from ale_jax.system.plan import make_plan
-from benchmarks.pods import CONFIGS, HELD
+from benchmarks.pods import CONFIGS, HELD, main
 from tests.rows import each_row
 
 pytestmark = pytest.mark.slow
@@ -23,3 +23,9 @@ def test_all_that_the_plan_holds_beside_the_gradient_is_counted(name):
     held = list(takewhile(lambda what: not what.startswith(("gradients", "weights before")), needs))
     assert needs != held and held[0] == "weights, float32"  # an argument of the gradient's program
     assert [what for what in held[1:] if not what.startswith(HELD)] == []
+
+
+def test_a_compiler_that_is_not_there_is_named_with_where_it_comes_from(capsys, tmp_path):
+    with pytest.raises(SystemExit, match="2"):
+        main([str(tmp_path / "libtpu.so")])
+    assert "libtpu.so: pip download --no-deps libtpu" in capsys.readouterr().err
