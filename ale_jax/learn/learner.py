@@ -38,6 +38,7 @@ from ale_jax.learn.old_policies import (
     fill_old_logp,
     with_reference,
 )
+from ale_jax.learn.speed import Stopwatch
 from ale_jax.learn.step import TokenUpdate
 from ale_jax.learn.token_credit import (
     credit_by_critics,
@@ -91,6 +92,9 @@ class Programs(Protocol):
     def update(self, batches: Sequence[Batch], *, loss_denominator: float) -> Metrics:
         """Updates the policy once."""
 
+    def speed(self, batches: Sequence[Batch], seconds: float) -> dict[str, float]:
+        """Returns figures of updates that computed these batches in so many seconds."""
+
     def begin_decay(self) -> None:
         """Lets the policy's learning rate fall from now on."""
 
@@ -117,6 +121,7 @@ class Step:
     sampled: with the trajectories that teach nothing.
     read_updates: reads what the first update with each batch was to its tokens, until the next
     step; [] if there was none.
+    read_speed: waits for the updates, and tells how fast they were (`speed`).
     """
 
     batches: list[Batch]
@@ -125,6 +130,7 @@ class Step:
     samples: list[Sample]
     sampled: Sequence[Sample] = ()
     read_updates: Callable[[], Sequence[TokenUpdate]] = list
+    read_speed: Callable[[], dict[str, float]] = dict
 
 
 def assemble(
@@ -206,10 +212,14 @@ class Learner:
             return step, [], figures
         updates: list[Metrics] = []
         if not programs.warming_up:
+            watch = Stopwatch()
             updates = [self._update(step, some) for some in step.minibatches * learn.epochs]
-            first_epoch = slice(len(batches))
+            watch.stop_with(updates)
+            computed, first_epoch = batches * learn.epochs, slice(len(batches))
             step = dataclasses.replace(
-                step, read_updates=lambda: programs.token_updates()[first_epoch]
+                step,
+                read_updates=lambda: programs.token_updates()[first_epoch],
+                read_speed=lambda: programs.speed(computed, watch.seconds()),
             )
         if options.critics.count:
             figures |= learn_values(batches, options.critics, options.algo, programs.update_critic)

@@ -41,6 +41,8 @@ SMALL_CHARTS = (
     ("reward", RL, "Reward", "mean of the batch's episodes"),
     ("loss", RL, "Policy loss", "in reinforcement learning"),
     ("tokens_per_second", RL, "Tokens per second", "written by the policy"),
+    ("train_tokens_per_second", RL, "Trained tokens per second", "of batches, while they update"),
+    ("mfu", RL, "Model FLOPs utilisation", "of updates: arithmetic needed, by the devices' peak"),
     ("truncated", RL, "Truncated episodes", "share that a limit of turns, time or tokens ended"),
     ("staleness_mean", RL, "Staleness", "mean age at use, in versions of the weights"),
     ("inflight_groups", RL, "Groups in flight", "begun and not complete, when a step begins"),

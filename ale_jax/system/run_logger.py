@@ -163,7 +163,8 @@ class RunLogger:
         now = self._clock()
         rate = (sampled_tokens - self._sampled_tokens) / max(now - self._looked, 1e-6)
         self._sampled_tokens, self._looked = sampled_tokens, now
-        values = step_metrics(report) | {"tokens_per_second": rate} | self._compile_time()
+        speeds = report.made.read_speed() | {"tokens_per_second": rate}
+        values = step_metrics(report) | speeds | self._compile_time()
         self.metrics.log(report.cursor.step, values, "rl")
         self._schedule.write(step_schedule(report))
         for metric, whose in (("skipped_updates", "policy's"), (CRITIC_SKIPPED, "critics'")):

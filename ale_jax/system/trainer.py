@@ -30,11 +30,14 @@ from ale_jax.learn.manifest import Digests
 from ale_jax.learn.old_policies import REFERENCE, WeightHistory, make_logp
 from ale_jax.learn.rows import own_rows
 from ale_jax.learn.schedule import begin_decay
+from ale_jax.learn.speed import speed
 from ale_jax.learn.state import TrainState, WholeState, begin, last_rate, make_optimizer
 from ale_jax.learn.step import Metrics, ModelSpec, TokenUpdate, make_loss, make_train_step
+from ale_jax.model.arithmetic import kinds_of, peak_flops
 from ale_jax.model.lora import trained, with_trained
 from ale_jax.model.params import Params
 from ale_jax.model.replicas import engine_meshes, make_sampling_copy
+from ale_jax.records import Batch
 from ale_jax.system.hosts.commands import Alone, Processes, command
 from ale_jax.system.states import abstract_whole, first_state
 from ale_jax.system.warm_start import make_probability, make_supervised_step
@@ -91,6 +94,11 @@ class Trainer:
     def learning_rate(self) -> float:
         """The rate of the policy's last update (`last_rate`)."""
         return last_rate(self.config.rl_optimizer, self.config.policy_updates, self.begun)
+
+    def speed(self, batches: Sequence[Batch], seconds: float) -> dict[str, float]:
+        """Returns figures of updates that computed these batches in so many seconds."""
+        peak = peak_flops(kinds_of(self.mesh))
+        return speed(batches, seconds, self.policy, self.config.lora, peak)
 
     @property
     def begun(self) -> TrainState:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from ale_jax.config.model import PolicyShape
+from ale_jax.model.arithmetic import PEAKS
 
-PEAK_FLOPS = 989e12  # NVIDIA's for bfloat16 without sparsity, on an H100 (SXM) and an H200
+PEAK_FLOPS = PEAKS["NVIDIA H200"]  # that of an H100 (SXM) is the same
 
 VOCABULARY = 151_936
 WHOLE_LAYERS = 48  # of Qwen3-30B-A3B

@@ -10,8 +10,9 @@ import jax
 import numpy as np
 
 from ale_jax.config.hardware import MeshShape
-from ale_jax.config.model import Compute, PolicyShape
+from ale_jax.config.model import Compute
 from ale_jax.learn.step import ModelSpec, gradient_function, make_loss
+from ale_jax.model.arithmetic import forward_flops, gradient_flops
 from ale_jax.model.compute import EXACT
 from ale_jax.model.params import Params
 from ale_jax.model.sharding import make_mesh
@@ -23,28 +24,8 @@ BALANCE_WEIGHT = 1e-3
 PROMPT_TOKENS = 64
 
 
-def forward_flops(shape: PolicyShape, pack_length: int) -> dict[str, float]:
-    """FLOPs of one token, averaged over a row that is one causal segment; a multiply-add is two.
-
-    As usual, only matrix products count, with the experts that the token chose and the attention
-    scores that are not masked.
-    """
-    D, N, G, H = shape.width, shape.num_heads, shape.num_kv_heads, shape.head_width
-    moe_layers = sum(map(shape.has_experts, range(shape.num_layers)))
-    chosen = shape.experts_per_token * 3 * D * shape.expert_width + D * shape.num_experts
-    keys = (pack_length + 1) / 2
-    return {
-        "projections": 2.0 * shape.num_layers * D * H * (2 * N + 2 * G),
-        "attention": 2.0 * shape.num_layers * 2 * N * H * keys,
-        "experts": 2.0 * moe_layers * chosen,
-        "dense": 2.0 * (shape.num_layers - moe_layers) * 3 * D * shape.mlp_width,
-        "head": 2.0 * D * shape.vocab_size,
-    }
-
-
 def measure_train(params: Params, work: TrainWork, rows: int) -> dict[str, Any]:
-    """mfu: model FLOPs, divided by the median time and the device's peak. Model FLOPs are three
-    times those of the forward pass; recomputation does not count."""
+    """mfu: model FLOPs (`gradient_flops`), divided by the median time and the device's peak."""
     shape, loss = work.shape, make_loss(GRPO, chunks_per_pack=1)
     model = ModelSpec(shape, make_mesh(MeshShape()), COMPUTE, balance_weight=BALANCE_WEIGHT)
     gradient = jax.jit(gradient_function(model, loss), compiler_options=EXACT)
@@ -60,15 +41,15 @@ def measure_train(params: Params, work: TrainWork, rows: int) -> dict[str, Any]:
 
     compile_s = call()
     seconds = [call() for _ in range(work.repeats)]
-    parts = forward_flops(shape, work.pack_length)
-    flops = 3 * tokens * sum(parts.values())
+    keys = (work.pack_length + 1) / 2  # a row is one causal segment
+    flops = tokens * gradient_flops(shape, keys)
     median_s = statistics.median(seconds)
     return {
         "mfu": flops / median_s / PEAK_FLOPS,
         "tflops_per_second": flops / median_s / 1e12,
         "seconds": median_s,
         "seconds_by_repeat": seconds,
-        "forward_flops_per_token": parts,
+        "forward_flops_per_token": forward_flops(shape, keys),
         "tokens": tokens,
         "compile_s": compile_s,
         "layers": shape.num_layers,

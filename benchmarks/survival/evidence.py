@@ -14,7 +14,8 @@ from ale_jax.monitor.metrics import METRICS_FILE
 from ale_jax.system.workdir import CHECKPOINTS_DIR
 
 KEEP = 2  # checkpoint.keep of all runs here
-TIMES = ("seconds", "tokens_per_second")  # and all that begins with TIME_PREFIX
+# And all that begins with TIME_PREFIX.
+TIMES = ("seconds", "tokens_per_second", "train_tokens_per_second", "mfu")
 TIME_PREFIX = "time/"
 
 

@@ -176,6 +176,8 @@ def _rl_values(progress: float, chance: random.Random) -> dict:
         "buffer_size": chance.randrange(3),
         "staleness_counts": {0: 12, 1: 15, 2: 4, 3: chance.randrange(2)},
         "tokens_per_second": 900 + chance.gauss(0, 60),
+        "train_tokens_per_second": 9000 + chance.gauss(0, 600),
+        "mfu": 0.2 + chance.gauss(0, 0.01),
         "entropy": 1.1 - 0.7 * progress + chance.gauss(0, 0.02),
         "ratio_mean": 1 + chance.gauss(0, 0.01),
         "chunks_masked": chance.randrange(4),

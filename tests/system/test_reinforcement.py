@@ -101,3 +101,12 @@ def test_the_rate_begins_to_fall_when_enough_episodes_succeed_and_is_asked_no_mo
     assert asked == [0.2, 0.6]
     assert int(state.opt_state[-1].begins) == 2  # updates were made before
     assert int(state.opt_state[-1].count) == 4
+
+
+def test_a_cpu_has_a_speed_and_no_utilisation():
+    *_, reports = train(1, learn={"epochs": 2})
+    (report,) = reports
+    found = report.made.read_speed()
+    assert found.keys() == {"time/update_s", "train_tokens_per_second"}
+    tokens = found["train_tokens_per_second"] * found["time/update_s"]
+    assert tokens == pytest.approx(2 * sum((b.segment_BT > 0).sum() for b in report.made.batches))

@@ -28,7 +28,7 @@ STATUSES = (Status.SANDBOX_LOST, Status.SANDBOX_START_FAILED, Status.ACTOR_LOST)
 GROUP = Group(0, (make_trajectory(0, 0, [make_turn([1], [2, 3])]),), Admission(0, 0))
 
 
-NOTHING_LEARNED = SimpleNamespace(samples=[])  # so there are no sums
+NOTHING_LEARNED = SimpleNamespace(samples=[], read_speed=dict)  # so there are no sums
 
 
 IDLE = SimpleNamespace(counts=WorkerCounts(1, 0, 0))
@@ -186,9 +186,9 @@ def test_the_speed_of_the_first_step_is_that_since_rollouts_began(tmp_path):
         logger.rollouts_begin()
         for step, tokens in ((1, 100), (2, 400)):
             clock.now += 10.0
-            report = StepReport(Cursor(step=step), [GROUP], NOTHING_LEARNED, [], {}, 0.1, 0.2)
+            learned = SimpleNamespace(samples=[], read_speed=lambda: {"mfu": 0.25})
+            report = StepReport(Cursor(step=step), [GROUP], learned, [], {}, 0.1, 0.2)
             logger.rl_step(report, IDLE, tokens, logp_diff_limit=1e-3)
-    speeds = [
-        line["tokens_per_second"] for line in read_metrics(tmp_path / "metrics.jsonl").records
-    ]
-    assert speeds == [10.0, 30.0]
+    lines = read_metrics(tmp_path / "metrics.jsonl").records
+    assert [line["tokens_per_second"] for line in lines] == [10.0, 30.0]
+    assert [line["mfu"] for line in lines] == [0.25, 0.25]  # the learner's own figures

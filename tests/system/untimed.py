@@ -5,7 +5,7 @@ from pathlib import Path
 from ale_jax.monitor.metrics import read_metrics
 
 TIME_PREFIX = "time/"
-OTHER_TIMES = ("seconds", "tokens_per_second")
+OTHER_TIMES = ("seconds", "tokens_per_second", "train_tokens_per_second", "mfu")
 
 
 def rl_lines(workdir: Path) -> list[dict]:

@@ -1,0 +1,78 @@
+"""How much arithmetic a policy needs, and how much of it a device can do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import jax
+
+from ale_jax.config.model import FULL, LoraShape, PolicyShape
+
+# FLOP/s of bfloat16 products without sparsity, of one device, by what JAX calls its kind. A part of
+# a GPU (MIG) has a longer name, and is not here.
+PEAKS = {
+    # Google Cloud's pages of each TPU, "Peak compute per chip". A TPU7x is two devices.
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,  # v5e
+    "TPU v5e": 197e12,
+    "TPU v5": 459e12,  # v5p
+    "TPU v5p": 459e12,
+    "TPU v6 lite": 918e12,  # v6e
+    "TPU v6e": 918e12,
+    "TPU7x": 2307e12 / 2,
+    # NVIDIA's data sheets, "BFLOAT16 Tensor Core", halved where they count sparsity.
+    "NVIDIA A100-SXM4-40GB": 312e12,
+    "NVIDIA A100-SXM4-80GB": 312e12,
+    "NVIDIA A100-PCIE-40GB": 312e12,
+    "NVIDIA A100 80GB PCIe": 312e12,
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H100 80GB HBM3": 989e12,
+    "NVIDIA H200": 989e12,
+    "NVIDIA B200": 2250e12,
+}
+
+
+def peak_flops(kinds: Iterable[str]) -> float:
+    """Returns the FLOP/s of devices of these kinds together; 0 if one of them is unknown.
+
+    >>> peak_flops(["NVIDIA H200", "NVIDIA H200"]) / 1e12, peak_flops(["NVIDIA H200", "cpu"])
+    (1978.0, 0.0)
+    """
+    peaks = [PEAKS.get(kind, 0.0) for kind in kinds]
+    return sum(peaks) if all(peaks) else 0.0
+
+
+def kinds_of(mesh: jax.sharding.Mesh) -> list[str]:
+    """Returns the kind of each device of a mesh."""
+    return [device.device_kind for device in mesh.devices.flat]
+
+
+def forward_flops(shape: PolicyShape, keys: float) -> dict[str, float]:
+    """Returns the FLOPs of one token that attends to `keys` tokens; a multiply-add is two.
+
+    As usual, only matrix products count, with the experts that the token chose and the attention
+    scores that are not masked.
+    """
+    D, N, G, H = shape.width, shape.num_heads, shape.num_kv_heads, shape.head_width
+    moe_layers = shape.num_moe_layers
+    chosen = shape.experts_per_token * 3 * D * shape.expert_width + D * shape.num_experts
+    return {
+        "projections": 2.0 * shape.num_layers * D * H * (2 * N + 2 * G),
+        "attention": 2.0 * shape.num_layers * 2 * N * H * keys,
+        "experts": 2.0 * moe_layers * chosen,
+        "dense": 2.0 * (shape.num_layers - moe_layers) * 3 * D * shape.mlp_width,
+        "head": 2.0 * D * shape.vocab_size,
+    }
+
+
+def gradient_flops(shape: PolicyShape, keys: float, lora: LoraShape = FULL) -> float:
+    """Returns the FLOPs of the forward and the backward pass of one token, on average. keys: the
+    mean number of tokens that a token attends to.
+
+    They are 6 for each weight that is active for the token, and for attention three times those of
+    the forward pass. Recomputation does not count. Of a frozen weight there are 4, as only the
+    product's input has a gradient; the adapters' own products are small, and left out.
+    """
+    parts = forward_flops(shape, keys)
+    attention = parts.pop("attention")
+    return (2 if lora.rank else 3) * sum(parts.values()) + 3 * attention

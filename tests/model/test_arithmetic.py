@@ -1,0 +1,59 @@
+"""The arithmetic of a token, by hand, and what devices are known to do."""
+
+import dataclasses
+
+import pytest
+
+from ale_jax.config.model import LoraShape
+from ale_jax.model.arithmetic import forward_flops, gradient_flops, peak_flops
+from ale_jax.model.params import count_params
+from tests.model.shapes import DENSE, MIXED, MOE
+from tests.rows import each_row
+
+ATTENTION = 2 * 2 * 2 * 64 * 4  # two layers, scores and values, 64 numbers, 4 keys
+PROJECTIONS = 2 * 2 * (2048 + 2 * 1024 + 2048)
+HEAD = 2 * 32 * 96
+
+
+def test_the_forward_pass():
+    assert forward_flops(MIXED, keys=4.0) == {  # one dense layer, one with experts
+        "projections": PROJECTIONS,
+        "attention": ATTENTION,
+        "experts": 2 * (2 * 3 * 32 * 24 + 32 * 8),  # two experts of eight, and the router
+        "dense": 2 * 3 * 32 * 48,
+        "head": HEAD,
+    }
+
+
+def test_the_gradient():
+    experts = 2 * 2 * (2 * 3 * 32 * 24 + 32 * 8)
+    assert gradient_flops(MOE, 4.0) == 3 * (PROJECTIONS + experts + HEAD + ATTENTION)
+    # What is frozen has no gradient; queries, keys and values have none of their own.
+    adapters = LoraShape(rank=2, alpha=4.0, targets=("q",))
+    lora = gradient_flops(MOE, 4.0, adapters)
+    assert lora == 2 * (PROJECTIONS + experts + HEAD) + 3 * ATTENTION
+
+
+@pytest.mark.parametrize("shape", [MOE, MIXED, DENSE])
+def test_it_is_six_for_each_active_weight(shape):
+    """But for scales of norms, and an embedding in which a token is only looked up."""
+    shape = dataclasses.replace(shape, tie_embeddings=False)
+    _, active = count_params(shape)
+    norms, embedding = 2 * (2 * 32 + 2 * 16) + 32, 96 * 32
+    assert gradient_flops(shape, 0.0) == 6 * (active - norms - embedding)
+
+
+@each_row(
+    "kinds, peak",
+    [
+        (["NVIDIA H200"], 989.0),
+        (["TPU v5 lite"] * 4, 788.0),
+        (["TPU v5"], 459.0),
+        (["TPU7x"] * 2, 2307.0),  # a chip
+        (["cpu"], 0.0),
+        (["NVIDIA H200", "NVIDIA H200 MIG 1g.18gb"], 0.0),
+        (["NVIDIA"], 0.0),
+    ],
+)
+def test_the_peak_of_devices_is_known_only_if_each_of_them_is(kinds, peak):
+    assert peak_flops(kinds) == pytest.approx(peak * 1e12)
