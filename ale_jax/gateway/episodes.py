@@ -3,10 +3,12 @@ client sends is read."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 
 from starlette.exceptions import HTTPException
@@ -21,7 +23,9 @@ from ale_jax.gateway.requests import ApiError
 
 TOKEN_BYTES = 24
 RETRY_AFTER_S = 1  # for a call that found too many others
+MAX_EPISODE_CALLS = 64  # in progress together, so that no episode takes the place of all others
 MAX_BODY_BYTES = 64 << 20
+BODY_S = 60.0  # from a request's headers to the end of its body
 KEPT_ENDED = 4096  # tokens of ended episodes that are still known
 
 Refuse = Callable[[Request, ApiError], Awaitable[Response]]
@@ -33,7 +37,8 @@ class Episodes:
 
     def __init__(self, most_calls: int | None = None) -> None:
         """most_calls: that may be in progress together; None for no limit."""
-        self._most_calls, self._calls = most_calls, 0
+        self._most_calls = most_calls
+        self._calls: Counter[GatewayEpisode] = Counter()  # in progress
         self._lock = threading.Lock()
         self._open: dict[bytes, GatewayEpisode] = {}  # by their tokens' hashes
         self._ended: dict[bytes, None] = {}
@@ -58,18 +63,25 @@ class Episodes:
     @contextlib.contextmanager
     def admitted(self, token: str) -> Iterator[GatewayEpisode]:
         """Admits a call to its episode, which ends with the block. ApiError as from `find`, or 429
-        if there are as many calls as there may be."""
+        if there are as many calls as there may be, of all episodes or of this one."""
         episode = self.find(token)
         with self._lock:
-            if self._most_calls is not None and self._calls >= self._most_calls:
-                text = f"the policy has {self._calls} calls to answer, and takes no more"
+            if self._calls[episode] >= MAX_EPISODE_CALLS:
+                text = (
+                    f"the episode has {MAX_EPISODE_CALLS} calls in progress, and may have no more"
+                )
                 raise ApiError(429, text, retry_after=RETRY_AFTER_S)
-            self._calls += 1
+            calls = self._calls.total()
+            if self._most_calls is not None and calls >= self._most_calls:
+                text = f"the policy has {calls} calls to answer, and takes no more"
+                raise ApiError(429, text, retry_after=RETRY_AFTER_S)
+            self._calls[episode] += 1
         try:
             yield episode
         finally:
             with self._lock:
-                self._calls -= 1
+                self._calls[episode] -= 1
+                self._calls += Counter()  # forgets the episode if that was its last one
 
     def find(self, token: str) -> GatewayEpisode:
         """Returns the open episode of a token. ApiError: 401 if it is unknown, 410 if it has
@@ -122,11 +134,18 @@ def _token(request: Request) -> str:
 
 
 def _bounded(receive: Receive) -> Receive:
-    total = 0
+    total, is_complete = 0, False
+    deadline = asyncio.get_running_loop().time() + BODY_S
 
     async def receive_more() -> Message:
-        nonlocal total
-        message = await receive()
+        nonlocal total, is_complete
+        try:
+            async with asyncio.timeout_at(None if is_complete else deadline):
+                message = await receive()
+        except TimeoutError as error:
+            text = f"the body of a request must arrive within {BODY_S:g} s"
+            raise HTTPException(408, text) from error
+        is_complete = not message.get("more_body", False)
         total += len(message.get("body", b""))
         if total > MAX_BODY_BYTES:
             raise HTTPException(413, f"a request may have {MAX_BODY_BYTES} bytes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 BACKLOG = 2048
 MAX_CONNECTIONS = 4096  # more are refused, with 503
@@ -17,6 +19,49 @@ LEAVE_S = 5  # for calls in progress, when the server is closed
 # than most commands of agents take. If the server closed it at the moment in which a client sends
 # its next call, the call would fail.
 KEEP_ALIVE_S = 180
+# A client sends the headers of a request at once.
+HEADERS_S, MAX_HEADERS_BYTES = 20.0, 1 << 16
+
+
+class _Punctual(HttpToolsProtocol):
+    """Closes a connection whose request has not all its headers after HEADERS_S, or has more than
+    MAX_HEADERS_BYTES of them. uvicorn's own limits begin after the first answer."""
+
+    _late: asyncio.TimerHandle | None = None  # while headers are to come
+    _received = 0  # of them
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._expect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._arrived()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._late is None or self.transport.is_closing():
+            return
+        self._received += len(data)
+        if self._received > MAX_HEADERS_BYTES:
+            self.send_400_response(f"a request may have {MAX_HEADERS_BYTES} bytes of headers")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._late is None:  # a further request of the connection
+            self._expect()
+
+    def on_headers_complete(self) -> None:
+        self._arrived()
+        super().on_headers_complete()
+
+    def _expect(self) -> None:
+        self._late, self._received = self.loop.call_later(HEADERS_S, self.transport.close), 0
+
+    def _arrived(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
 
 
 @contextlib.contextmanager
@@ -29,7 +74,7 @@ def served(app: ASGIApp, host: str = "127.0.0.1", port: int = 0) -> Iterator[str
         config = uvicorn.Config(
             app,
             loop="uvloop",  # with httptools, a call takes a fifth less of the server's time
-            http="httptools",
+            http=_Punctual,
             # By its own config, uvicorn would close the handlers of the whole process's logging.
             log_config=None,
             log_level="warning",

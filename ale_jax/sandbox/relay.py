@@ -17,7 +17,7 @@ from ale_jax.sandbox.link import Link, Stream
 from ale_jax.sandbox.runner import wire
 
 CONNECT_S = 10.0
-# Of one tunnel: 4 MB may be on their way in each direction.
+# Of one port, and of one tunnel, in which 4 MB may be on their way in each direction.
 CONNECTIONS = 64  # at a time; further ones wait
 WINDOW = 1 << 16  # bytes of a connection in each direction
 # Of the frames that wait for an end that does not read. The windows bound only the data in them.
@@ -78,10 +78,13 @@ async def _cancelled(task: asyncio.Task) -> None:
 
 
 class Door:
-    """Serves connections, each in a task of its own, until it is closed."""
+    """Serves connections, each in a task of its own, until it is closed. What programs inside can
+    reach, they reach through doors, so that no sandbox takes all the connections that the outside
+    can serve."""
 
     def __init__(self, serve: Serve):
         self._serve = serve
+        self._room = asyncio.Semaphore(CONNECTIONS)
         self._tasks: set[asyncio.Task] = set()
 
     def enter(self, stream: Stream) -> None:
@@ -96,7 +99,8 @@ class Door:
 
     async def _attend(self, stream: Stream) -> None:
         try:
-            await self._serve(stream)
+            async with self._room:
+                await self._serve(stream)
         except SandboxLost:
             pass  # the sandbox's user gets this error from its own calls
         finally:
@@ -208,18 +212,16 @@ class Tunnel(_End):
 
     def __init__(self):
         super().__init__(first=1)
-        self._room = asyncio.Semaphore(CONNECTIONS)
 
     async def serve(self, stream: Stream) -> None:
         """Joins a connection with a stream to the far end, until that one ends."""
-        async with self._room:
-            far = self._link.open({}, body=True)
-            outward = asyncio.create_task(_copy(stream, far))
-            try:
-                await _copy(far, stream)
-            finally:
-                far.abandon()
-                await _cancelled(outward)
+        far = self._link.open({}, body=True)
+        outward = asyncio.create_task(_copy(stream, far))
+        try:
+            await _copy(far, stream)
+        finally:
+            far.abandon()
+            await _cancelled(outward)
 
 
 async def _copy(source: Stream, target: Stream) -> None:

@@ -1,6 +1,8 @@
-"""Who may call the gateway, and what is read of those who may not."""
+"""Who may call the gateway, how often and how slowly, and what is read of those who may not."""
 
+import contextlib
 import socket
+import time
 from urllib.parse import urlsplit
 
 import httpx
@@ -8,6 +10,8 @@ import pytest
 
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.episodes import Episodes
+from ale_jax.gateway.metrics import HEALTH
+from ale_jax.gateway.requests import ApiError
 from ale_jax.gateway.server import _listener, served
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -66,6 +70,59 @@ def test_a_body_that_is_too_long_is_refused(url, episodes, monkeypatch):
     body = BODY | {"user": "x" * 1000}
     found = httpx.post(f"{url}/chat/completions", json=body, headers=headers)
     assert (found.status_code, found.json()["error"]["code"]) == (413, 413)
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(url, episodes, monkeypatch):
+    monkeypatch.setattr("ale_jax.gateway.episodes.BODY_S", 0.2)
+    with begin_post(url, episodes.open(Busy()), 100) as connection:
+        connection.sendall(b"{")
+        assert connection.recv(100).startswith(b"HTTP/1.1 408")
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /v1/models HTTP/1.1\r\nHost: x\r\nX: "])
+def test_a_connection_without_a_request_is_closed(url, monkeypatch, sent):
+    monkeypatch.setattr("ale_jax.gateway.server.HEADERS_S", 0.2)
+    address = urlsplit(url)
+    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+        connection.sendall(sent)
+        assert connection.recv(100) == b""
+
+
+def test_a_connection_may_be_silent_between_two_requests(url, monkeypatch):
+    monkeypatch.setattr("ale_jax.gateway.server.HEADERS_S", 0.2)
+    address = urlsplit(url)
+    asked = f"GET {HEALTH} HTTP/1.1\r\nHost: x\r\nX: {'x' * 30_000}\r\n\r\n".encode()
+    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+        for _ in range(3):  # more than may be in the headers of one
+            connection.sendall(asked)
+            assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+            time.sleep(0.5)
+
+
+def test_headers_without_end_are_refused(url):
+    address = urlsplit(url)
+    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+        connection.sendall(b"GET /v1/models HTTP/1.1\r\n")
+        answer = b""
+        with contextlib.suppress(OSError):  # the server has closed it
+            for number in range(1000):
+                connection.sendall(b"x-%d: %s\r\n" % (number, b"x" * 1000))
+        with contextlib.suppress(OSError):
+            answer = connection.recv(100)
+        assert answer.startswith(b"HTTP/1.1 400") or number < 999
+
+
+def test_one_episode_cannot_have_all_calls(episodes, monkeypatch):
+    monkeypatch.setattr("ale_jax.gateway.episodes.MAX_EPISODE_CALLS", 2)
+    greedy, other = episodes.open(Busy()), episodes.open(Busy())
+    with episodes.admitted(greedy), episodes.admitted(greedy):
+        with pytest.raises(ApiError, match="2 calls in progress") as refused:
+            episodes.admitted(greedy).__enter__()
+        assert (refused.value.status, refused.value.retry_after) == (429, 1)
+        with episodes.admitted(other):
+            pass
+    with episodes.admitted(greedy):
+        pass
 
 
 def test_answers_are_sent_at_once():

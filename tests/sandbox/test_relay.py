@@ -6,6 +6,7 @@ import pytest
 
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.blocking import wait_for
+from ale_jax.sandbox.relay import CONNECTIONS
 from ale_jax.sandbox.runner import wire
 from tests.sandbox.upstream import CALL, CLIENT, MANY_CLIENTS, upstream
 
@@ -40,6 +41,24 @@ def test_many_connections_at_once(echoing):
     echoing.write({"client.py": CLIENT.format(port=PORT, size=1 << 18).encode()})
     result = echoing.exec("for i in 1 2 3 4 5 6; do python3 client.py & done; wait")
     assert result.stdout == f"{1 << 18}\n" * 6
+
+
+@pytest.mark.heavy
+def test_no_more_connections_reach_the_outside_than_a_door_lets_in(own_box):
+    together, most = 0, 0
+
+    async def serve(stream):
+        nonlocal together, most
+        together += 1
+        most = max(most, together)
+        await _echo(stream)
+        together -= 1
+
+    wait_for(own_box.later.listen(PORT + 1, serve))
+    source = MANY_CLIENTS.format(port=PORT + 1, together=CONNECTIONS + 30)
+    own_box.write({"many.py": source.encode()})
+    assert own_box.exec("python3 many.py").stdout == f"{CONNECTIONS + 30}\n"
+    assert most == CONNECTIONS
 
 
 def test_connections_beyond_the_limit_wait_for_the_others_to_end(echoing):
