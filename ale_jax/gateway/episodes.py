@@ -23,7 +23,7 @@ from ale_jax.gateway.requests import ApiError
 
 TOKEN_BYTES = 24
 RETRY_AFTER_S = 1  # for a call that found too many others
-MAX_EPISODE_CALLS = 64  # in progress together, so that no episode takes the place of all others
+MOST_CALLS = 64  # of an episode together, so that none takes the place of all others
 MAX_BODY_BYTES = 64 << 20
 BODY_S = 60.0  # from a request's headers to the end of its body
 KEPT_ENDED = 4096  # tokens of ended episodes that are still known
@@ -35,8 +35,8 @@ class Episodes:
     """Thread-safe. A token is unknown (401), of an episode that is open, or of one that has ended
     (410)."""
 
-    def __init__(self, most_calls: int | None = None) -> None:
-        """most_calls: that may be in progress together; None for no limit."""
+    def __init__(self, most_calls: int = MOST_CALLS) -> None:
+        """most_calls: of an episode that may be in progress together."""
         self._most_calls = most_calls
         self._calls: Counter[GatewayEpisode] = Counter()  # in progress
         self._lock = threading.Lock()
@@ -63,16 +63,10 @@ class Episodes:
     @contextlib.contextmanager
     def admitted(self, token: str) -> Iterator[GatewayEpisode]:
         """Admits a call to its episode, which ends with the block. ApiError as from `find`, or 429
-        if there are as many calls as there may be, of all episodes or of this one."""
+        if the episode has as many calls as it may have."""
         episode = self.find(token)
         with self._lock:
-            if self._calls[episode] >= MAX_EPISODE_CALLS:
-                text = (
-                    f"the episode has {MAX_EPISODE_CALLS} calls in progress, and may have no more"
-                )
-                raise ApiError(429, text, retry_after=RETRY_AFTER_S)
-            calls = self._calls.total()
-            if self._most_calls is not None and calls >= self._most_calls:
+            if (calls := self._calls[episode]) >= self._most_calls:
                 text = f"the policy has {calls} calls to answer, and takes no more"
                 raise ApiError(429, text, retry_after=RETRY_AFTER_S)
             self._calls[episode] += 1

@@ -30,7 +30,7 @@ class _Punctual(HttpToolsProtocol):
     _late: asyncio.TimerHandle | None = None  # while headers are to come
     _received = 0  # of them
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._expect()
 

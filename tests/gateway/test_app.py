@@ -19,7 +19,7 @@ from ale_jax.gateway.api import openai_chat
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.custody.token_tree import TokenTree
 from ale_jax.gateway.episode import GatewayEpisode
-from ale_jax.gateway.episodes import Episodes
+from ale_jax.gateway.episodes import MOST_CALLS, Episodes
 from ale_jax.gateway.formats.json_calls import Hermes
 from ale_jax.gateway.language import Language
 from ale_jax.gateway.messages import ChatMessage
@@ -47,7 +47,7 @@ def answer(messages):
 
 
 class Gateway:
-    def __init__(self, most_calls=None):
+    def __init__(self, most_calls=MOST_CALLS):
         self.episodes, self.policy = Episodes(most_calls), FakePolicy(answer)
         self.url = None
 
@@ -70,7 +70,7 @@ class Gateway:
 
 
 @contextlib.contextmanager
-def gateway_with(most_calls=None):
+def gateway_with(most_calls=MOST_CALLS):
     gateway = Gateway(most_calls)
     with served(make_app(gateway.episodes, "policy")) as gateway.url:
         yield gateway
@@ -205,7 +205,7 @@ def test_calls_beyond_the_limit_are_told_to_come_again():
         first = pool.submit(gateway.post, "/chat/completions", asked, token, timeout=60)
         until(lambda: gateway.policy.asked)
         with pytest.raises(anthropic.RateLimitError) as refused:
-            gateway.anthropic(other).messages.create(**asked)
+            gateway.anthropic(token).messages.create(**asked)
         assert refused.value.response.headers["Retry-After"] == "1"
         assert refused.value.body["error"]["type"] == "rate_limit_error"
         gateway.episodes.end(token, "all")

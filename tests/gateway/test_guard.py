@@ -112,17 +112,18 @@ def test_headers_without_end_are_refused(url):
         assert answer.startswith(b"HTTP/1.1 400") or number < 999
 
 
-def test_one_episode_cannot_have_all_calls(episodes, monkeypatch):
-    monkeypatch.setattr("ale_jax.gateway.episodes.MAX_EPISODE_CALLS", 2)
+def test_one_episode_cannot_have_all_calls():
+    episodes = Episodes(most_calls=2)
     greedy, other = episodes.open(Busy()), episodes.open(Busy())
     with episodes.admitted(greedy), episodes.admitted(greedy):
-        with pytest.raises(ApiError, match="2 calls in progress") as refused:
+        with pytest.raises(ApiError, match="2 calls to answer") as refused:
             episodes.admitted(greedy).__enter__()
         assert (refused.value.status, refused.value.retry_after) == (429, 1)
         with episodes.admitted(other):
             pass
     with episodes.admitted(greedy):
         pass
+    assert not episodes._calls, "nothing is kept of ended calls"
 
 
 def test_answers_are_sent_at_once():
