@@ -114,13 +114,12 @@ class Workdir:
             raise ValueError(f"workdir {path} holds no run: check --workdir")
         lease = Lease.take(path)
         try:
-            stored, wanted = _stored(path), json.loads(json.dumps(config.to_json()))
-            differing = [n for n in differing_fields(flat(stored), flat(wanted)) if not _is_free(n)]
-            if differing:
+            stored, wanted = _fixed(_stored(path)), _fixed(json.loads(json.dumps(config.to_json())))
+            _refuse_other_version(path, stored, wanted, "install the one that wrote it")
+            if differing := differing_fields(stored, wanted):
                 raise ValueError(
                     f"workdir {path} holds a run of another config "
-                    f"({described_changes(flat(stored), flat(wanted), differing)}): "
-                    "give that config"
+                    f"({described_changes(stored, wanted, differing)}): give that config"
                 )
         except BaseException:
             lease.close()
@@ -182,7 +181,8 @@ def _enter(path: Path, config: RunConfig, resume: bool) -> tuple[RunState, str]:
     if stored == wanted:
         return state, ""
     before, after = flat(stored), flat(wanted)
-    _refuse_other_version(path, before, after)
+    move = "choose another folder, or give --overwrite to move it aside"
+    _refuse_other_version(path, before, after, move)
     _refuse_other_config(path, before, after, resume)
     # The run has more to do now. If it is killed before its end, it must not count as finished.
     (path / SUMMARY_FILE).unlink(missing_ok=True)
@@ -215,14 +215,16 @@ def _stored(path: Path) -> dict[str, Any]:
     return stored
 
 
-def _refuse_other_version(path: Path, stored: dict[str, object], wanted: dict[str, object]) -> None:
+def _refuse_other_version(
+    path: Path, stored: dict[str, object], wanted: dict[str, object], remedy: str
+) -> None:
     """ValueError if the stored config has other fields than configs of this version."""
     renamed = sorted(stored.keys() ^ wanted.keys())
     if renamed:
         names = ", ".join(renamed[:MAX_SHOWN]) + (", ..." if len(renamed) > MAX_SHOWN else "")
         raise ValueError(
             f"workdir {path} holds a run of another version of ALE-JAX, whose config fields differ "
-            f"({names}): choose another folder, or give --overwrite to move it aside"
+            f"({names}): {remedy}"
         )
 
 
@@ -243,9 +245,14 @@ def _refuse_other_config(
     )
 
 
-def _is_free(name: str) -> bool:
-    """Whether a field does not affect what is in the checkpoints."""
-    return name in RESUMABLE_FIELDS or name.startswith(("mesh.", "hardware."))
+def _fixed(config: dict[str, Any]) -> dict[str, object]:
+    """The fields that affect what is in the checkpoints."""
+    free = ("mesh.", "hardware.")
+    return {
+        name: value
+        for name, value in flat(config).items()
+        if name not in RESUMABLE_FIELDS and not name.startswith(free)
+    }
 
 
 def _refuse_fewer_steps(path: Path, stored: object, wanted: object) -> None:

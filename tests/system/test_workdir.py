@@ -77,9 +77,20 @@ def test_a_run_of_a_version_with_other_field_names_is_refused_by_one_line(tmp_pa
     stored = stored_config(tmp_path)
     stored["engine"]["slots"] = stored["engine"].pop("max_sequences")
     (tmp_path / "config.json").write_text(json.dumps(stored))
-    with pytest.raises(ValueError, match=r"another version.*engine.max_sequences, engine.slots"):
+    named = r"another version.*engine.max_sequences, engine.slots\): "
+    with pytest.raises(ValueError, match=f"{named}choose another folder"):
         Workdir.claim(tmp_path, CONFIG, **choices)
+    with pytest.raises(ValueError, match=f"{named}install the one that wrote it"):
+        Workdir.open(tmp_path, CONFIG)
     assert claim_and_free(tmp_path, overwrite=True).moved
+
+
+def test_what_a_field_without_effect_is_called_does_not_keep_a_run_from_being_read(tmp_path):
+    begin(tmp_path)
+    stored = stored_config(tmp_path)
+    del stored["eval"]["every"]
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    Workdir.open(tmp_path, CONFIG).close()
 
 
 @pytest.mark.parametrize("choices", [{}, {"resume": True}, {"overwrite": True}])
