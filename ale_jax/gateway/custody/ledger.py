@@ -49,18 +49,22 @@ class Activity:
 
 @dataclasses.dataclass
 class AgentClock:
-    """Measures the agent's turns. The first one, before its first question, is no turn yet."""
+    """Measures the agent's turns, and how long it waits for the policy. The first turn, before its
+    first question, is none yet."""
 
-    since: float  # the beginning of its turn
+    since: float  # the beginning of its turn, or of its question
     asked: bool = False
     waits: bool = False
     total: float = 0.0
+    waited: float = 0.0
 
     def ask(self, now: float) -> None:
         self.total += now - self.since if self.asked else 0.0
         self.asked = self.waits = True
+        self.since = now
 
     def answer(self, now: float) -> None:
+        self.waited += now - self.since if self.waits else 0.0
         self.waits, self.since = False, now
 
     def read(self, now: float) -> Activity:
@@ -202,7 +206,11 @@ class Ledger:
                 episode, status=Status.CALL_LOST, reward=None, detail=doubt
             )
         mark_replies(tree.answered(), episode.cut_replies)
-        if episode.cut_replies is None:
+        if (
+            episode.cut_replies is None
+        ):  # of an agent's program, which does not say how long it waited
+            pass
+            episode = dataclasses.replace(episode, policy_seconds=conversation.agent.waited)
             limit = conversation.episode.limit or cut_at(tree.answered())
             episode = _at_limit(episode, limit)
         counts = tree.counts

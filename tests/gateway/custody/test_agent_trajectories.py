@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import time
 
 import jax
 import numpy as np
@@ -208,6 +209,16 @@ def test_a_refusal_is_no_lost_answer(ledger):
     assert full.value.code == CONTEXT_FULL
     trajectory = ledger.close("a", EPISODE)
     assert trajectory.episode.status is Status.FINISHED and len(trajectory.turns) == 1
+
+
+def test_what_a_program_waited_for_the_policy_is_told(ledger):
+    ledger.open("a", KEY, Sampling())
+    began = time.monotonic()
+    ask(ledger, "a", *TASK)
+    seconds = time.monotonic() - began
+    time.sleep(0.2)  # its own time
+    found = ledger.close("a", dataclasses.replace(EPISODE, cut_replies=None)).episode
+    assert 0.0 < found.policy_seconds <= seconds
 
 
 def test_the_agent_waits_as_long_as_one_of_its_calls_does(ledger):

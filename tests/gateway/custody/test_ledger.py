@@ -206,6 +206,7 @@ def test_the_agents_turns_are_timed_and_the_policys_are_not():
     clock.ask(127.0)
     clock.answer(130.0)
     assert clock.read(131.0) == Activity(True, False, 1.0, 8.0)
+    assert clock.waited == 16.0 + 3.0
 
 
 def test_a_stopped_conversation_fails_its_replies_and_stays_open(engine, tokenizer):
