@@ -26,10 +26,11 @@ SYNCHRONOUS = {"alpha": 0.0, "groups_per_step": 2, "group_size": 4}
 
 def config_of(algorithm, steps):
     attention = {"credit": "coupled"} if algorithm == "grpo" else {}
-    sections = {"rl": SYNCHRONOUS, "attention_credit": attention}
+    loss = {"kl_weight": 0.1, "kl_estimator": "k3"} if algorithm == "grpo" else {"measure_kl": True}
+    sections = {"rl": SYNCHRONOUS, "attention_credit": attention, "algo": {"loss": loss}}
     if algorithm == "asyppo":
         sections["rollout"] = LENGTHS | {"devices_per_engine": 1}
-        sections["algo"] = {"old_logp": "generating"}
+        sections["algo"]["old_logp"] = "generating"
     return run_config(steps, algorithm, **sections)
 
 
@@ -44,7 +45,7 @@ def play(config, processes, folder):
 
     files = TrainerFiles()
     files.trainer = run.trainer
-    if config.algo.loss.kl_weight > 0:
+    if config.algo.loss.reads_reference:
         save_reference(folder, REFERENCE, _ignore, files)
         load_reference(folder, REFERENCE, _ignore, files)
     with tempfile.TemporaryDirectory() as journal_folder:

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.slow
 
 TIME_S = 800
 STEPS = 3
-# Attention credit and a divergence from the reference; critics, values, masks, an engine on each
-# device, and replies that are held to a schema.
+# Attention credit and a divergence from the reference; one that is only measured, critics, values,
+# masks, an engine on each device, and replies that are held to a schema.
 ALGORITHMS = ("grpo", "asyppo")
 
 
