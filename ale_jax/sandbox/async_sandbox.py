@@ -46,7 +46,7 @@ PROGRAM = "exec(open(0, 'rb', 0, closefd=False).readline())"
 COMMAND = ["python3", "-I", "-S", "-c", PROGRAM]
 # In the order in which they import each other.
 MODULES = (
-    *("wire", "loop", "link", "kernel", "files", "rights", "world", "usage"),
+    *("wire", "loop", "link", "kernel", "files", "rights", "world", "state", "usage"),
     *("processes", "terminal", "session", "jobs", "main"),
 )
 

@@ -71,7 +71,6 @@ def _config(spec: SandboxSpec, surroundings: Surroundings) -> dict[str, Any]:
     return {
         "rights": {
             "uid": surroundings.uid,
-            "gid": surroundings.uid,
             "limits": dict(surroundings.limits),
             "groups": list(surroundings.groups),
             "capabilities": ROOT_CAPABILITIES if spec.user == "root" else (),

@@ -26,6 +26,7 @@ from ale_jax.sandbox.host_ids import HostId
 from ale_jax.sandbox.link import Link
 from ale_jax.sandbox.runner.processes import ENVIRONMENT
 from ale_jax.sandbox.runner.usage import Usage, read_usage
+from ale_jax.sandbox.runner.world import DEVICES
 from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, WORK, SandboxSpec
 from ale_jax.sandbox.vitals import Vitals, first_process, read_vitals
 
@@ -46,7 +47,6 @@ SYSTEM_DIRS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 # What the runner needs to make namespaces for the agent's processes. It has them in the sandbox's
 # user namespace only, and drops them in every process that it starts.
 RUNNER_CAPABILITIES = ("SYS_ADMIN", "SYS_CHROOT", "SETPCAP", "SYS_RESOURCE")
-DEVICES = ("full", "null", "random", "tty", "urandom", "zero")
 DEVICE_LINKS = {
     "fd": "/proc/self/fd",
     "ptmx": "pts/ptmx",

@@ -45,6 +45,22 @@ API_S = 30.0
 # Age at which a sandbox counts as abandoned if its owner cannot be checked from here (another host
 # that uses the same daemon).
 LIFE_S = 24 * 3600
+# Nothing but the directories of the spec may be written to, or what is left there would outlive a
+# reset. /dev/shm and /dev/pts are mounts of their own. The first line is Docker's default.
+READ_ONLY = (
+    *("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"),
+    *("/dev", "/dev/mqueue", "/sys/fs/cgroup"),
+)
+# For user root: modes and owners of files in /proc, such as /proc/version, are those of the whole
+# host, and root of a container without a user namespace may change them.
+PROC = "/proc"
+SYSCTLS = {
+    # A closed connection leaves nothing, where it would hold its port for a minute. On a loopback,
+    # no packet comes late, which is what the kernel waits for.
+    "net.ipv4.tcp_max_tw_buckets": "0",
+    # Nor does what it learned of the way to an address.
+    "net.ipv4.tcp_no_metrics_save": "1",
+}
 MOUNTED_IN_ETC = ("hosts", "hostname", "resolv.conf")  # by the daemon, over the image's files
 # What the runner needs to start processes as the agent and to end them. It drops them in every
 # process that it starts.
@@ -175,8 +191,9 @@ class DockerRuntime(StartsBlocking):
 
     def _take_runner_out(self, container: str) -> list[int]:
         """Moves the runner, the only process as yet, out of the container's control group, where it
-        could be killed for what the agent allocates. Returns the descriptors through which the
-        agent's processes enter the group; none if this host cannot do that."""
+        could be killed for what the agent allocates. Returns what the runner writes to: its score,
+        and the files through which the agent's processes enter the group; none if this host cannot
+        do that."""
         if self._hierarchy is None:
             return []
         pid = self._api.inspect_container(container)["State"]["Pid"]
@@ -184,7 +201,8 @@ class DockerRuntime(StartsBlocking):
         if group is None or any(container not in str(path) for path in group.directories):
             log.warning("%s shares its control group with its runner", container[:12])
             return []  # the daemon's processes are not visible from here
-        gates = group.open_gates()
+        score = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY)
+        gates = [score, *group.open_gates()]
         self._hierarchy.adopt(pid)
         return gates
 
@@ -216,7 +234,8 @@ class DockerRuntime(StartsBlocking):
                 binds=[toolkit.volume_binding(self._toolkit)],
                 mounts=mounts,
                 **_host_config(plan, self._cpus),
-            ),
+            )
+            | {"ReadonlyPaths": [*READ_ONLY, *([PROC] if plan.spec.user == "root" else [])]},
         )["Id"]
         try:
             streams = {"stream": 1, "stdin": 1, "stdout": 1, "stderr": 1}
@@ -255,6 +274,7 @@ def _host_config(plan: Plan, cpus: int) -> dict:
         "pids_limit": spec.pids,
         "read_only": True,
         "security_opt": ["no-new-privileges"],
+        "sysctls": SYSCTLS,
         "tmpfs": writable | dict.fromkeys((TMP, SHM), f"{tmpfs},mode=1777"),
         **({"nano_cpus": int(min(spec.cpus, cpus) * 1e9)} if spec.cpus else {}),
         **({"runtime": spec.runtime} if spec.runtime != "runc" else {}),

@@ -6,6 +6,7 @@ load code from the image.
 """
 
 import contextlib
+import fcntl
 import itertools
 import json
 import os
@@ -16,6 +17,8 @@ from . import kernel
 
 WORK = "/work"
 BATCH = 1000
+LABELS = "security."  # attributes that the kernel itself sets, and the agent cannot
+GET_FLAGS, SET_FLAGS = 0x80086601, 0x40086602
 KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
 
 
@@ -82,14 +85,14 @@ def make_directories(path: str) -> None:
     os.close(parent)
 
 
-def empty_directory(path: str) -> None:
-    """Makes `path` an empty directory, and replaces links, files and inaccessible directories at or
-    in the way of `path`. No process of the agent may be alive."""
+def empty_directory(path: str, user: int) -> None:
+    """Makes `path` an empty directory of `user`, and replaces links, files and inaccessible
+    directories at or in the way of `path`. No process of the agent may be alive."""
     parent = os.open("/", os.O_PATH)
     for part in filter(None, path.split("/")):
         parent = enter_whatever_it_is(parent, part)
     os.close(parent)
-    empty(path, 0o700)
+    empty(path, 0o700, user)
 
 
 def enter_whatever_it_is(parent: int, name: str) -> int:
@@ -149,8 +152,9 @@ def describe_entry(entry: os.DirEntry) -> dict:
     }
 
 
-def empty(directory: str, mode: int) -> None:
-    """Removes everything in `directory` except mount points. No process of the agent may be alive.
+def empty(directory: str, mode: int, user: int) -> None:
+    """Removes everything in `directory` except mount points, and makes it as a new one: of `user`
+    and its group, without attributes. No process of the agent may be alive.
 
     Subdirectories are moved up to the top before they are removed, so that a deep tree needs
     neither recursion nor many open files. Inaccessible ones are made accessible first.
@@ -171,7 +175,33 @@ def empty(directory: str, mode: int) -> None:
                         os.rename(inner, f"{prefix}{serial}", src_dir_fd=inner_fd, dst_dir_fd=top)
             os.close(inner_fd)
             os.rmdir(name, dir_fd=top)
+    _forget_attributes(top)
+    if os.fstat(top)[stat.ST_UID : stat.ST_GID + 1] != (user, user):
+        os.fchown(top, user, user)
+    os.fchmod(top, mode)  # access lists and owners change it
+    os.utime(top)
     os.close(top)
+
+
+def attributes(fd: int) -> dict[str, bytes]:
+    """The extended attributes of a file, access lists among them, and its flags (chattr)."""
+    found = {name: os.getxattr(fd, name) for name in os.listxattr(fd)}
+    return found | {"flags": _flags(fd)}
+
+
+def _forget_attributes(fd: int) -> None:
+    for name in os.listxattr(fd):
+        if not name.startswith(LABELS):
+            os.removexattr(fd, name)
+    if any(_flags(fd)):
+        fcntl.ioctl(fd, SET_FLAGS, bytes(4))
+
+
+def _flags(fd: int) -> bytes:
+    try:
+        return fcntl.ioctl(fd, GET_FLAGS, bytes(4))
+    except OSError:  # a file system without flags
+        return b""
 
 
 def some_names(directory: int, but: set[str] = frozenset()) -> list[str]:

@@ -175,7 +175,7 @@ class RunnerLink:
 
 def use_socket(path: str) -> list[int]:
     """Replaces the standard streams by a socket; keeps them if it cannot be reached from here.
-    Returns the descriptors that the host sends over it, see `Rights`."""
+    Returns the descriptors that the host sends over it: the score and the groups of `Rights`."""
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             connection.connect(path)

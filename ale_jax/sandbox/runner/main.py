@@ -18,9 +18,10 @@ from .loop import Loop
 from .processes import Agent, bound_terminals, guard
 from .rights import Rights
 from .session import EXIT_TIMED_OUT, Session
+from .state import Mounts, SystemState, describe
 from .usage import INSIDE, read_usage
 from .wire import MAIN, HeadAndTail
-from .world import World, describe
+from .world import World
 
 SETTLE_S = 1.0
 MAX_MEMORY = 1 << 30
@@ -47,7 +48,9 @@ class Runner:
         self.directories: dict[str, str] = {}  # where to start sessions that must be reopened
         self.jobs: dict[str, Job] = {}
         self._clear()
-        self._initial = describe(parts | SHM, agent.others)
+        # A root on disk is replaced as a whole.
+        self._mounts = Mounts(agent.new_mounts | (set() if parts else {"/"}))
+        self._initial = self._describe()
 
     def is_busy(self) -> bool:
         """Whether a command or a job is running."""
@@ -238,13 +241,14 @@ class Runner:
 
     def _clear(self) -> None:
         for path, mode in (self.parts | SHM).items():
-            files.empty(path, mode)
+            files.empty(path, mode, self.agent.rights.uid)
+
+    def _describe(self) -> SystemState:
+        return describe(self.parts | SHM, self.agent.others, self._mounts)
 
     async def _prove_initial(self) -> None:
         deadline = time.monotonic() + SETTLE_S
-        while differences := self._initial.differences(
-            describe(self.parts | SHM, self.agent.others)
-        ):
+        while differences := self._initial.differences(self._describe()):
             if time.monotonic() > deadline:
                 raise RuntimeError(f"it differs from a new sandbox: {differences:.300}")
             await self.loop.sleep(SETTLE_S / 100)  # the kernel frees some files a little later
@@ -274,7 +278,7 @@ class Runner:
 
     async def do_replace(self, request: Request, stream: RunnerStream) -> dict:
         """Replaces whatever is at `path` with a directory that contains only the files."""
-        files.empty_directory(request["path"])
+        files.empty_directory(request["path"], self.agent.rights.uid)
         await _write(request["files"], stream, request["path"])
         return {}
 
@@ -352,8 +356,8 @@ def main(config: dict) -> None:
             os.set_inheritable(number, number < 3)
     # Nothing that it does takes this much, as all data travels in pieces.
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    if path := config.pop("socket"):
-        config["rights"]["groups"] = use_socket(path)
+    if (path := config.pop("socket")) and (received := use_socket(path)):
+        config["rights"] |= {"score": received[0], "groups": received[1:]}
     loop, parts, memory = Loop(), config.pop("parts"), config.pop("memory_bytes")
     rights = Rights(**config.pop("rights"), denies_hoards=memory > 0)
     world = config.pop("world")

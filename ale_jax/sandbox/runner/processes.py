@@ -22,7 +22,7 @@ from .files import RUNNER_ID, WORK, Account, is_mapped
 from .loop import READ, Event, Loop
 from .rights import Rights
 from .usage import Sockets
-from .world import MAX_TERMINALS, World
+from .world import MAX_TERMINALS, MOUNTS, World
 
 DEATH_S = 5.0
 STOPPED_STATES = (b"T", b"t", b"Z", b"X", b"")  # the last of a process that is gone
@@ -100,8 +100,6 @@ class Agent:
         signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # which the kernel drops for a process 1
-        # Children inherit the score; writing through this file does not require to be dumpable.
-        self._oom_score = os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=kernel.proc())
         if os.getuid() == 0 and is_mapped(RUNNER_ID):  # otherwise there is one user only
             rights.separate()
         # Where both have the same uid (bubblewrap), not being dumpable protects this process and
@@ -140,7 +138,8 @@ class Agent:
         if self._world and not self._world.init:
             self._world.make()
             self._world.wait()
-        pid = self._fork(lambda: self._be_child(argv, fds, directory, env, terminal, account))
+        with self.rights.expendable():
+            pid = kernel.fork(lambda: self._be_child(argv, fds, directory, env, terminal, account))
         child = self._children[pid] = Child(self._loop, pid)
         return child
 
@@ -191,15 +190,6 @@ class Agent:
         except BaseException as error:
             os.write(2, f"cannot start {argv[0]}: {error}\n".encode("utf-8", "replace"))
 
-    def _fork(self, begin: Callable[[], None]) -> int:
-        """As `kernel.fork`. The OOM killer picks the new process before this one: it inherits the
-        score."""
-        os.write(self._oom_score, b"1000")
-        try:
-            return kernel.fork(begin)
-        finally:
-            os.write(self._oom_score, b"0")
-
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Stops all processes of the agent during the block, so that nothing changes."""
@@ -229,6 +219,11 @@ class Agent:
                     code = os.waitstatus_to_exitcode(ended[1])
                     child.exit_code = code if code >= 0 else 128 - code
                     child.ended.set()
+
+    @property
+    def new_mounts(self) -> frozenset[str]:
+        """Paths of mounts that are made anew whenever all processes are killed."""
+        return MOUNTS if self._world else frozenset()
 
     def others(self) -> set[int]:
         """The pids of the agent's processes."""

@@ -116,25 +116,27 @@ LIMITS = {
 
 
 class Rights:
-    """limits: further limits, each for one process. groups: open files to which a process writes
-    "0" to enter a control group. capabilities: names of those that it keeps. uid, gid: its user.
-    denies_hoards: see `Filter`."""
+    """uid: its user and group. limits: further limits, each for one process. groups: open files to
+    which a process writes "0" to enter a control group. capabilities: names of those that it keeps.
+    denies_hoards: see `Filter`. score: this process's oom_score_adj, open; None to open it here."""
 
     def __init__(
         self,
         uid: int,
-        gid: int,
         limits: dict[str, int],
         groups: list[int],
         capabilities: list[str],
         denies_hoards: bool,
+        score: int | None = None,
     ):
-        self.uid, self._gid = uid, gid
+        self.uid = uid
         self._limits = _attainable(LIMITS | {name: (n, n) for name, n in limits.items()})
         self._groups = list(map(_move_up, groups))
         self._capabilities = [CAPABILITIES[name] for name in capabilities]
         self._excess = _bounding_set() - set(self._capabilities)
         self._filter = Filter(denies_hoards, RUNNER_ID)
+        # Writing to an open file does not require this process to be dumpable.
+        self._score = _open_score() if score is None else _move_up(score)
 
     def separate(self) -> None:
         """Gives this process, which is root, other ids than the agent's, who can therefore neither
@@ -148,7 +150,7 @@ class Rights:
     def _access_files(self) -> None:
         permitted = _mask("CapPrm")
         _set_capabilities(permitted, permitted)
-        kernel.call("setfsgid", self._gid)
+        kernel.call("setfsgid", self.uid)
         kernel.call("setfsuid", self.uid)
 
     @contextlib.contextmanager
@@ -161,6 +163,20 @@ class Rights:
         finally:
             os.seteuid(own)
             self._access_files()
+
+    @contextlib.contextmanager
+    def expendable(self) -> Iterator[None]:
+        """The OOM killer picks processes that are forked within the block before this one: they
+        inherit the score."""
+        self._set_score(b"1000")
+        try:
+            yield
+        finally:
+            self._set_score(b"0")
+
+    def _set_score(self, score: bytes) -> None:
+        if self._score is not None:
+            os.write(self._score, score)
 
     def take(self, account: Account | None, fds: Iterable[int]) -> None:
         """Gives this process, a new child of the runner, the agent's rights.
@@ -177,10 +193,21 @@ class Rights:
         if account:
             _become(account, fds)
         else:
-            os.setresgid(self._gid, self._gid, self._gid)
+            os.setresgid(self.uid, self.uid, self.uid)
             os.setresuid(self.uid, self.uid, self.uid)
         drop_capabilities(self._capabilities if os.getuid() == self.uid else ())
         self._filter.apply()
+
+
+def _open_score() -> int | None:
+    """None where /proc is read-only and the host is another machine. The agent's processes could
+    lower a score that they inherit, so it protects this one from mishaps only."""
+    try:
+        return os.open("self/oom_score_adj", os.O_WRONLY, dir_fd=kernel.proc())
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        return None
 
 
 def _move_up(number: int) -> int:

@@ -17,7 +17,8 @@ import json
 import struct
 
 PROTOCOL = 3
-# The first byte over a direct socket, with descriptors that lead into the control group.
+# The first byte over a direct socket, with descriptors: that of the runner's score for the OOM
+# killer, and those that lead into the control group.
 GATES = b"g"
 MAX_GATES = 8
 MAIN = "main"  # the session that is opened on demand

@@ -5,9 +5,7 @@ the agent nor for root of the sandbox. A reset remakes them, and checks that all
 """
 
 import os
-import resource
 import signal
-from collections.abc import Callable, Iterable
 
 from . import kernel
 from .rights import drop_capabilities
@@ -16,7 +14,12 @@ CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWPID = 0x20000, 0x8000000, 0x20000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32, 4096
 PLAIN = MS_NOSUID | MS_NODEV | MS_NOEXEC
 READY = b"ready"
+DEVICES = ("full", "null", "random", "tty", "urandom", "zero")  # the host's, below /dev
 MAX_TERMINALS = 64  # the number of all terminals on the host is limited, too
+
+
+# What it mounts, new in each world.
+MOUNTS = frozenset({"/proc", "/proc/sys", "/dev/pts", "/dev/shm"})
 
 
 class World:
@@ -42,6 +45,10 @@ class World:
         sysctl = os.open("sys/user/max_user_namespaces", os.O_WRONLY, dir_fd=kernel.proc())
         os.write(sysctl, b"0")
         os.close(sysctl)
+        for name in DEVICES:
+            # Or everybody could set the times of the host's files. Data is written all the same.
+            flags = MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID
+            _mount(None, f"/dev/{name}", None, flags)
 
     def make(self) -> None:
         """Makes new namespaces, which children are born into from now on. Call `wait` before the
@@ -94,49 +101,3 @@ def _mount(
 ) -> None:
     words = [word and word.encode() for word in (source, target, kind)]
     kernel.call("mount", *words, flags, options.encode())
-
-
-# Sysctls that the owner of an IPC namespace may write.
-SYSCTLS = ("sem", "shmmax", "shmall", "shmmni", "shm_rmid_forced", "msgmax", "msgmnb", "msgmni")
-LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
-
-
-class SystemState(dict):
-    """What a reset must bring back to its start, described by subject.
-
-    It is compared, since a change that went unnoticed would falsify every later episode.
-    """
-
-    def differences(self, now: "SystemState") -> str:
-        """What is different now, as text; empty if nothing is."""
-        return "; ".join(
-            f"{subject}: {now[subject]}, not {then}"
-            for subject, then in self.items()
-            if now[subject] != then
-        )
-
-
-def describe(parts: Iterable[str], others: Callable[[], set[int]]) -> SystemState:
-    """parts: directories, which must be empty. others: the pids of the agent's processes."""
-    return SystemState(
-        limits={name: resource.getrlimit(number) for name, number in LIMITS.items()},
-        scheduling=(os.nice(0), os.sched_getscheduler(0), sorted(os.sched_getaffinity(0))),
-        processes=sorted(others()),
-        sysctls={name: kernel.read(f"sys/kernel/{name}") for name in SYSCTLS},
-        mounts=_mounts(),
-        files={path: _use(path) for path in parts},
-    )
-
-
-def _mounts() -> list[str]:
-    """Each mount's place, options and file system, without numbers that a remade one gets anew, and
-    without the source, which may be deleted later (a socket)."""
-    lines = kernel.read("self/mountinfo").decode().splitlines()
-    return [" ".join(line.split(" ")[4:]) for line in lines]
-
-
-def _use(path: str) -> tuple[int, ...]:
-    """Owner and mode of a directory, and what is used of the file system below it."""
-    status, disk = os.stat(path), os.statvfs(path)
-    used = (disk.f_blocks - disk.f_bfree, disk.f_files - disk.f_ffree)
-    return (status.st_uid, status.st_gid, status.st_mode, *used)

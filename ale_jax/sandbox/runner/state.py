@@ -1,0 +1,114 @@
+"""What a reset must bring back, which is compared with how it was at the start."""
+
+import contextlib
+import os
+import resource
+import select
+import stat
+from collections.abc import Callable, Collection, Iterator
+
+from . import files, kernel
+
+# Sysctls that the owner of an IPC namespace may write.
+SYSCTLS = ("sem", "shmmax", "shmall", "shmmni", "shm_rmid_forced", "msgmax", "msgmnb", "msgmni")
+LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
+
+
+class SystemState(dict):
+    """What a reset must bring back to its start, described by subject.
+
+    It is compared, since a change that went unnoticed would falsify every later episode.
+    """
+
+    def differences(self, now: "SystemState") -> str:
+        """What is different now, as text; empty if nothing is."""
+        return "; ".join(
+            f"{subject}: {now[subject]}, not {then}"
+            for subject, then in self.items()
+            if now[subject] != then
+        )
+
+
+class Mounts:
+    """The mounts that this process sees.
+
+    new: the paths of those that are made for each episode, in a namespace of its own. If there are
+        none, this process stays in its namespace, and reads its mounts again only when the kernel
+        reports a change.
+    lines: place, options and file system of each, without numbers that a remade one gets anew, and
+        without the source, which may be deleted later (a socket).
+    kept: the places at which the uppermost mount may be written to and is not new, but for those of
+        processes.
+    """
+
+    def __init__(self, new: Collection[str]):
+        self._new = new
+        self._changes = None if new else select.poll()
+        if self._changes:
+            namespace = os.open("self/mountinfo", os.O_RDONLY, dir_fd=kernel.proc())
+            self._changes.register(namespace, select.POLLERR | select.POLLPRI)
+        self._read()
+
+    def look(self) -> None:
+        """Brings `lines` and `kept` up to date."""
+        if self._changes is None or self._changes.poll(0):
+            self._read()
+
+    def _read(self) -> None:
+        lines = kernel.read("self/mountinfo").decode().splitlines()
+        self.lines = [" ".join(line.split(" ")[4:]) for line in lines]
+        writable = {}
+        for line in self.lines:
+            path, options, *rest = line.split(" ")
+            kind = rest[rest.index("-") + 1]
+            writable[path] = options.startswith("rw") and kind != "proc"
+        self.kept = {path for path, is_writable in writable.items() if is_writable} - {*self._new}
+
+
+def describe(parts: Collection[str], others: Callable[[], set[int]], mounts: Mounts) -> SystemState:
+    """parts: directories, which must be empty. others: the pids of the agent's processes."""
+    mounts.look()
+    return SystemState(
+        limits={name: resource.getrlimit(number) for name, number in LIMITS.items()},
+        scheduling=(os.nice(0), os.sched_getscheduler(0), sorted(os.sched_getaffinity(0))),
+        processes=sorted(others()),
+        sysctls={name: kernel.read(f"sys/kernel/{name}") for name in SYSCTLS},
+        mounts=mounts.lines,
+        files={path: _use(path) for path in parts},
+        written={path: _tree(path) for path in mounts.kept - {*parts}},
+    )
+
+
+def _use(path: str) -> tuple[object, ...]:
+    """Owner, mode and attributes of a directory, and what is used of the file system below it."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        status, disk = os.fstat(directory), os.fstatvfs(directory)
+        used = (disk.f_blocks - disk.f_bfree, disk.f_files - disk.f_ffree)
+        attributes = files.attributes(directory)
+        return (status.st_uid, status.st_gid, status.st_mode, attributes, *used)
+    finally:
+        os.close(directory)
+
+
+def _tree(path: str) -> dict[str, tuple[object, ...]]:
+    """Everything at and below `path`, of which nobody needs to change anything."""
+    return {name: _entry(status) for name, status in _walk(path)}
+
+
+def _entry(status: os.stat_result) -> tuple[object, ...]:
+    """The time of the last change is new after any change of times, attributes or content, and
+    nobody can set it. Other times change by themselves, when a terminal is read."""
+    return (
+        *(status.st_mode, status.st_uid, status.st_gid, status.st_rdev, status.st_size),
+        status.st_ctime_ns,
+    )
+
+
+def _walk(path: str) -> Iterator[tuple[str, os.stat_result]]:
+    status = os.lstat(path)
+    yield path, status
+    if stat.S_ISDIR(status.st_mode):
+        with contextlib.suppress(PermissionError):  # then nobody can see what is in it
+            for name in sorted(os.listdir(path)):
+                yield from _walk(f"{path}/{name}")
