@@ -43,7 +43,7 @@ sys.exit(main())
 PACKAGE = Path(__file__).parents[1]
 OWN = ("__init__.py", "files.py", "strict_json.py", "agent/__init__.py", "agent/assistant")
 # With all that they require. Of what rich requires, the agent uses nothing.
-LIBRARIES, ALONE = ("httpx", "pydantic", "pyyaml"), ("rich",)
+LIBRARIES, ALONE = ("httpx", "pydantic"), ("rich",)
 ROOTS_DIRECTORY = Path("/var/lib/ale/agents")
 BELONGS_IN_IMAGE = (
     "ale_agent is for bubblewrap without disk_mb: put the agent into the image "

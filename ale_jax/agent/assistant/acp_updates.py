@@ -12,7 +12,6 @@ from ale_jax.agent.assistant.events import (
     CallStarted,
     Event,
     Replied,
-    TodosChanged,
     Written,
 )
 from ale_jax.agent.assistant.extra import load
@@ -25,8 +24,6 @@ KINDS = {
     "write": "edit",
     "edit": "edit",
     "search": "search",
-    "skill": "read",
-    "todo": "think",
     "task": "other",
 }
 MAX_TITLE = 200
@@ -51,8 +48,6 @@ class Updates:
                 await self._start(event)
             case CallEnded():
                 await self._end(event)
-            case TodosChanged(agent=""):
-                await self._plan(event)
             case Replied(agent="", for_summary=False) if event.usage is not None:
                 used = event.usage.prompt + event.usage.completion
                 await self._send(
@@ -142,13 +137,6 @@ class Updates:
         new, old = (name and str(arguments.get(name, "")) for name in names)
         path = str(self._folder / str(arguments.get("path", "")))
         return [self._acp.tool_diff_content(path, new, old)]
-
-    async def _plan(self, event: TodosChanged) -> None:
-        entries = [
-            self._acp.plan_entry(item["content"], priority="medium", status=item["status"])
-            for item in event.items
-        ]
-        await self._send(self._acp.update_plan(entries))
 
     async def _send(self, update: Any) -> None:
         await self._client.session_update(session_id=self._session, update=update)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,27 +12,16 @@ from ale_jax.agent.assistant.context_room import ContextRoom
 from ale_jax.agent.assistant.conversation import Conversation
 from ale_jax.agent.assistant.endpoint import Endpoint, EndpointSettings
 from ale_jax.agent.assistant.events import Ended, Event, Started, Tell
-from ale_jax.agent.assistant.hooks import Hooks
 from ale_jax.agent.assistant.loop import Agent, CallRunner
 from ale_jax.agent.assistant.mcp_servers import McpTool, connect
 from ale_jax.agent.assistant.permissions import MODES, Ask, Gatekeeper
-from ale_jax.agent.assistant.prompt import (
-    SKILLS_FOLDER,
-    Memory,
-    RememberTool,
-    Skill,
-    SkillTool,
-    find_skills,
-    how_to_work,
-    nearest_agents_md,
-    system_prompt,
-)
+from ale_jax.agent.assistant.prompt import how_to_work, nearest_agents_md, system_prompt
 from ale_jax.agent.assistant.sessions import SessionLog, cwd_of
 from ale_jax.agent.assistant.settings import Settings
 from ale_jax.agent.assistant.tools.bash import BashTool
 from ale_jax.agent.assistant.tools.files import EditTool, ReadTool, WriteTool
 from ale_jax.agent.assistant.tools.search import SearchTool
-from ale_jax.agent.assistant.tools.steps import FinishTool, TaskTool, TodoTool
+from ale_jax.agent.assistant.tools.steps import FinishTool, TaskTool
 from ale_jax.agent.assistant.tools.tool import Tool, Toolbox, ToolError
 from ale_jax.agent.assistant.workspace import Workspace
 
@@ -69,7 +57,6 @@ class Assistant:
         self._endpoint = Endpoint(setup.endpoint)
         self._stack.push_async_callback(self._endpoint.close)
         self._outputs = Outputs(log.outputs, settings.limits.output_chars)
-        self._hooks = Hooks(settings.hooks, log.id, setup.folder, settings.limits.hook_seconds)
         events = log.events()
         self._begun_in = cwd_of(events)
         self._conversations = [Conversation("", events)]
@@ -124,12 +111,6 @@ class Assistant:
                 f"session {self.session} works in {self._begun_in}, which its messages name,"
                 f" and not in {setup.folder}; begin a new session there"
             )
-        for hook in setup.settings.hooks:
-            if shutil.which(hook.command[0]) is None:
-                raise ValueError(
-                    f"hook {hook.command[0]!r:.80} is no program; correct"
-                    " hooks.command in the config"
-                )
         self._mcp_tools = await connect(setup.settings.mcp_servers, self._stack)
         conversation = self._conversations[0]
         self._agent = await self._new_agent("", conversation, self._stack)
@@ -142,7 +123,7 @@ class Assistant:
         """stack: closes the agent's tools."""
         settings = self._setup.settings
         toolbox = await stack.enter_async_context(Toolbox(self._tools(name)))
-        runner = CallRunner(name, toolbox, self.gatekeeper, self._hooks, self._outputs, self._tell)
+        runner = CallRunner(name, toolbox, self.gatekeeper, self._outputs, self._tell)
         room = ContextRoom(
             endpoint=self._endpoint,
             conversation=conversation,
@@ -193,29 +174,15 @@ class Assistant:
 
     def _system_prompt(self) -> str:
         setup, features = self._setup, self._setup.settings.features
-        skills = self._skills().values()
         return system_prompt(
             setup.settings.how_to_work or how_to_work(setup.folder, features.finish),
             nearest_agents_md(setup.folder) if features.agents_md else "",
-            self._memory().read() if features.memory else "",
-            skills,
         )
-
-    def _skills(self) -> dict[str, Skill]:
-        if not self._setup.settings.features.skills:
-            return {}
-        folders = [Path(each).expanduser() for each in self._setup.settings.skills]
-        return find_skills([self._setup.folder / SKILLS_FOLDER, *folders])
-
-    def _memory(self) -> Memory:
-        return Memory(Workspace(self._setup.folder), self._setup.settings.memory)
 
     def _tools(self, name: str) -> Iterator[Tool]:
         """Of a sub-agent, if there is a name."""
         settings, folder = self._setup.settings, self._setup.folder
-        features, skills = settings.features, self._skills()
-        readable = (self._log.outputs, *(skill.folder for skill in skills.values()))
-        workspace = Workspace(folder, readable)
+        features, workspace = settings.features, Workspace(folder, (self._log.outputs,))
         if features.bash:
             yield BashTool(folder, settings.limits.bash_seconds)
         for is_on, file_tool in (
@@ -226,14 +193,8 @@ class Assistant:
         ):
             if is_on:
                 yield file_tool(workspace)
-        if features.todo:
-            yield TodoTool(self._tell, name)
         if features.task and not name:  # sub-agents of sub-agents would have no end
             yield TaskTool(self._delegate)
-        if features.memory:
-            yield RememberTool(self._memory())
-        if skills:
-            yield SkillTool(skills)
         yield from self._mcp_tools
         if features.finish:
             yield FinishTool()

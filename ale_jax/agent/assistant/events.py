@@ -92,14 +92,6 @@ class CallEnded(Event):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TodosChanged(Event):
-    """The agent has replaced its list of steps. items: each with content and status."""
-
-    kind: ClassVar[str] = "todos_changed"
-    items: tuple[dict[str, str], ...]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class OutputsMoved(Event):
     """The model reads references instead of these outputs from now on. files: call's id -> path."""
 
@@ -151,9 +143,8 @@ def from_json(record: Mapping[str, Any]) -> Event:
         values["calls"] = tuple(AssistantCall(**call) for call in values["calls"])
     if values.get("usage") is not None:
         values["usage"] = Usage(**values["usage"])
-    for name in ("tools", "items"):
-        if name in values:
-            values[name] = tuple(values[name])
+    if "tools" in values:
+        values["tools"] = tuple(values["tools"])
     return made(**values)
 
 
@@ -167,5 +158,4 @@ JSON_FORMS: Mapping[str, type | tuple[type, ...]] = {
     "dict[str, str]": dict,
     "tuple[AssistantCall, ...]": (list, tuple),
     "tuple[dict[str, Any], ...]": (list, tuple),
-    "tuple[dict[str, str], ...]": (list, tuple),
 }

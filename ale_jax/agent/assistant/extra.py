@@ -12,5 +12,6 @@ def load(module: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"{module.partition('.')[0]} is not installed; run pip install 'ale-jax[agent]'"
+            f"{module.partition('.')[0]} is not installed; run pip install '.[agent]' in a clone of"
+            " ALE-JAX"
         ) from error

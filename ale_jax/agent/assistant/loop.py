@@ -21,7 +21,6 @@ from ale_jax.agent.assistant.events import (
     Tell,
     Written,
 )
-from ale_jax.agent.assistant.hooks import Hooks
 from ale_jax.agent.assistant.messages import AssistantCall
 from ale_jax.agent.assistant.permissions import Gatekeeper
 from ale_jax.agent.assistant.tools.tool import (
@@ -147,7 +146,6 @@ class CallRunner:
     agent: str
     toolbox: Toolbox
     gatekeeper: Gatekeeper
-    hooks: Hooks
     outputs: Outputs
     tell: Tell
 
@@ -165,8 +163,6 @@ class CallRunner:
             result = ToolResult(str(error), is_error=True)
             if arguments is None:
                 await self.tell(CallStarted(agent=self.agent, call=call, arguments=None))
-        if arguments is not None and not refused:
-            result = await self._with_remarks(call.name, arguments, result)
         output, whole = self.outputs.clipped(result.text)
         await self.tell(
             CallEnded(
@@ -182,21 +178,9 @@ class CallRunner:
         return result
 
     async def _admit(self, call: AssistantCall, tool: Tool, arguments: Mapping[str, Any]) -> None:
-        """Hooks come first: nobody should be asked about what is refused anyway."""
-        refusal = await self.hooks.before(tool.name, arguments)
-        if refusal is None:
-            refusal = await self.gatekeeper.refusal(call.id, tool.name, arguments, tool.only_reads)
+        refusal = await self.gatekeeper.refusal(call.id, tool.name, arguments, tool.only_reads)
         if refusal is not None:
             raise _Refused(f"refused: {refusal}")
-
-    async def _with_remarks(
-        self, tool: str, arguments: Mapping[str, Any], result: ToolResult
-    ) -> ToolResult:
-        remarks = await self.hooks.after(tool, arguments, result.text, result.is_error)
-        # An answer is for the user, and stays as it is.
-        if not remarks or result.ends:
-            return result
-        return dataclasses.replace(result, text=f"{result.text}\n[{remarks}]")
 
 
 async def _run(tool: Tool, arguments: Mapping[str, Any], call_id: str) -> ToolResult:

@@ -31,11 +31,8 @@ class Features:
     write: bool = True
     edit: bool = True
     search: bool = True
-    todo: bool = True
     task: bool = True
     finish: bool = True
-    skills: bool = True
-    memory: bool = True
     agents_md: bool = True
     compaction: bool = True
     move_outputs: bool = True
@@ -45,14 +42,13 @@ class Features:
 class Limits:
     """How much an agent may do and keep. turns: of a request, calls of the model. context_tokens:
     what the model can read. compact_at: share of it from which room is made. output_chars: of a
-    tool's output, as the model reads it. bash_seconds, hook_seconds: until a command is killed."""
+    tool's output, as the model reads it. bash_seconds: until a command is killed."""
 
     turns: int = 100
     context_tokens: int = 128_000
     compact_at: float = 0.8
     output_chars: int = 16_000
     bash_seconds: float = 120.0
-    hook_seconds: float = 60.0
 
     def __post_init__(self) -> None:
         for name, least in (("turns", 1), ("context_tokens", 256), ("output_chars", 100)):
@@ -64,9 +60,8 @@ class Limits:
             )
         if not 0 < self.compact_at <= 1:
             raise ValueError(f"limits.compact_at {self.compact_at} must be above 0 and at most 1")
-        for name in ("bash_seconds", "hook_seconds"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"limits.{name} {getattr(self, name)} must be more than 0")
+        if self.bash_seconds <= 0:
+            raise ValueError(f"limits.bash_seconds {self.bash_seconds} must be more than 0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,21 +80,6 @@ class Permissions:
             )
         for rule in (*self.allow, *self.deny):
             Rule.parse(rule)
-
-
-@dataclasses.dataclass(frozen=True)
-class Hook:
-    """A command that runs before or after calls of tools. tools: a pattern of their names."""
-
-    when: str
-    command: tuple[str, ...]
-    tools: str = "*"
-
-    def __post_init__(self) -> None:
-        if self.when not in ("before", "after"):
-            raise ValueError(f"hooks.when {self.when!r:.80} must be before or after")
-        if not self.command:
-            raise ValueError("hooks.command () must name a program")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,9 +113,7 @@ class McpServer:
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """All settings of an agent. max_tokens, temperature: of a reply; None: the endpoint's own.
-    skills: folders of skills, besides .agents/skills in the working directory. memory: the
-    file, from the working directory. how_to_work: the beginning of the system prompt; empty: our
-    own text."""
+    how_to_work: the beginning of the system prompt; empty: our own text."""
 
     base_url: str = ""
     model: str = ""
@@ -144,10 +122,7 @@ class Settings:
     features: Features = Features()
     limits: Limits = Limits()
     permissions: Permissions = Permissions()
-    hooks: tuple[Hook, ...] = ()
     mcp_servers: tuple[McpServer, ...] = ()
-    skills: tuple[str, ...] = ()
-    memory: str = ".agents/MEMORY.md"
     how_to_work: str = ""
 
     def __post_init__(self) -> None:

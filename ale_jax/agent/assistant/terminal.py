@@ -25,15 +25,13 @@ from ale_jax.agent.assistant.events import (
     Event,
     OutputsMoved,
     Replied,
-    TodosChanged,
     Written,
 )
 from ale_jax.agent.assistant.messages import Usage
 from ale_jax.agent.assistant.permissions import ALWAYS, MODES, NO, ONCE, subject_of
-from ale_jax.agent.assistant.tools.steps import MARKS
 
 SHOWN_LINES, SHOWN_CHARS, SUBJECT_CHARS, CHANGE_CHARS = 6, 1000, 300, 4000
-SEEN_BEFORE = ("finish", "todo", "task")
+SEEN_BEFORE = ("finish", "task")
 CHANGES = {"write": ("content",), "edit": ("old", "new")}  # what a person has to see, to permit it
 HELP = "/mode MODE, /compact, /quit; Ctrl-C interrupts the agent"
 ANSWERS = {"y": ONCE, "yes": ONCE, "a": ALWAYS, "always": ALWAYS, "n": NO, "no": NO, "": NO}
@@ -62,10 +60,6 @@ class TerminalView:
             # What these return has been seen before.
             case CallEnded() if event.is_error or event.name not in SEEN_BEFORE:
                 self._output(event, margin)
-            case TodosChanged():
-                for item in event.items:
-                    mark = MARKS.get(item["status"], "[ ]")
-                    self._line(f"{margin}  {mark} {item['content']}")
             case OutputsMoved():
                 self._line(f"{margin}[{len(event.files)} long outputs moved to files]", style="dim")
             case Compacted():
@@ -151,7 +145,7 @@ def read_line(console: Console, prompt: str) -> str:
 
 
 def _subject(tool: str, arguments: Mapping[str, Any]) -> str:
-    if tool in ("todo", "finish"):  # it is shown as what it is
+    if tool == "finish":  # it is shown as what it is
         return ""
     texts = [each for each in arguments.values() if isinstance(each, str)]
     return texts[0] if len(arguments) == len(texts) == 1 else subject_of(tool, arguments)

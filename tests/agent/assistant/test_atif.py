@@ -12,7 +12,6 @@ from ale_jax.agent.assistant.events import (
     Ended,
     Replied,
     Started,
-    TodosChanged,
 )
 from ale_jax.agent.assistant.messages import AssistantCall, Usage
 
@@ -70,7 +69,6 @@ EVENTS = [
     Ended(agent="c1", reason="finished", answer="Yes."),
     CallEnded(call_id="c1", name="task", output="Yes."),
     CallEnded(call_id="c2", name="bash", output="refused", is_error=True, refused=True),
-    TodosChanged(items=()),
     replied("A summary.", usage=Usage(20, 2), for_summary=True),
     Compacted(summary="A summary."),
     replied("Done.", usage=Usage(8, 1)),

@@ -16,7 +16,6 @@ from ale_jax.agent.assistant.events import (
     Started,
 )
 from ale_jax.agent.assistant.messages import AssistantCall, Usage
-from ale_jax.agent.assistant.prompt import read_skill
 from ale_jax.agent.assistant.settings import Features, Limits
 from tests.agent.assistant.scripted import AUTO, call, endpoint_that, in_turn, play
 
@@ -122,43 +121,3 @@ def prompt_of(folder, settings=AUTO):
     with endpoint_that(in_turn("Yes.")) as endpoint:
         play(endpoint, folder, "Go.", settings=settings)
     return endpoint.seen[0][0][1]
-
-
-def test_what_is_remembered_is_in_later_prompts(folder):
-    with endpoint_that(in_turn(call("remember", text="Tests need\nnode."), "Done.")) as endpoint:
-        play(endpoint, folder, "Note it.")
-    assert "Tests need" not in endpoint.seen[0][0][1]
-    assert "- Tests need node." in prompt_of(folder)
-
-
-SKILL = "---\nname: bake\ndescription: How to bake.\n---\n\nTake flour.\n"
-
-
-def test_a_skill_is_named_in_the_prompt_and_read_on_demand(folder):
-    path = folder / ".agents/skills/bake"
-    path.mkdir(parents=True)
-    (path / "SKILL.md").write_text(SKILL)
-    with endpoint_that(in_turn(call("skill", name="bake"), "Done.")) as endpoint:
-        (read,) = play(endpoint, folder, "Bake.").of(CallEnded)
-    prompt = endpoint.seen[0][0][1]
-    assert "- bake: How to bake." in prompt and "flour" not in prompt
-    assert read.output.startswith("Take flour.") and str(path.resolve()) in read.output
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("name: bake", "front matter"),
-        (SKILL.replace("bake", "Bake", 1), "must be of a-z"),
-        (SKILL.replace("bake", "cook", 1), "its folder"),
-        (SKILL.replace("How to bake.", ""), "description"),
-        (SKILL.replace("name: bake", "name: [", 1), "no YAML"),
-        (SKILL + "x" * (1 << 17), "longer"),
-    ],
-)
-def test_what_is_no_skill_is_refused_with_the_files_name(tmp_path, text, reason):
-    path = tmp_path / "bake" / "SKILL.md"
-    path.parent.mkdir()
-    path.write_text(text)
-    with pytest.raises(ValueError, match=f"SKILL.md.*{reason}.*switch features.skills off"):
-        read_skill(path)

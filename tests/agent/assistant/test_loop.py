@@ -111,7 +111,7 @@ def test_sub_agents_of_one_reply_work_at_the_same_time(folder):
                 return "Done."
             first, *others = (call("task", task=f"part {n}") for n in range(3))
             return "\n".join(
-                (call("bash", command="echo 1"), first, *others, call("todo", items=[]))
+                (call("bash", command="echo 1"), first, *others, call("search", pattern="x"))
             )
         if messages[-1][0] == "user":
             return call("bash", command=f"echo of {requests[0]}")
@@ -132,18 +132,18 @@ def test_sub_agents_of_one_reply_work_at_the_same_time(folder):
     ]
     assert order[:2] == [("begins", "bash"), ("ends", "bash")]
     assert order[2:8] == 3 * [("begins", "task")] + 3 * [("ends", "task")]
-    assert order[8:] == [("begins", "todo"), ("ends", "todo")]
+    assert order[8:] == [("begins", "search"), ("ends", "search")]
     outputs = {each.output for each in session.of(CallEnded) if each.name == "task"}
     assert outputs == {f"This is part {n}." for n in range(3)}
     assert session.ended.answer == "Done."
 
 
 def test_a_feature_that_is_off_is_not_offered(folder):
-    features = Features(bash=False, task=False, memory=False, finish=False)
+    features = Features(bash=False, task=False, finish=False)
     settings = dataclasses.replace(AUTO, features=features)
     with endpoint_that(in_turn(call("bash", command="touch a"), "No.")) as endpoint:
         session = play(endpoint, folder, "Try.", settings=settings)
-    assert "there is no tool 'bash'; there are: read, write, edit, search, todo" in (
+    assert "there is no tool 'bash'; there are: read, write, edit, search" in (
         session.of(CallEnded)[0].output
     )
     assert not (folder / "a").exists() and "call finish" not in endpoint.seen[0][0][1]

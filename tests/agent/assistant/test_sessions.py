@@ -12,7 +12,6 @@ from ale_jax.agent.assistant.events import (
     OutputsMoved,
     Replied,
     Started,
-    TodosChanged,
     from_json,
     to_json,
 )
@@ -113,7 +112,6 @@ def test_every_stored_event_can_be_read_back():
         Asked(text="\ud800 lone"),
         REPLIED,
         CallEnded(agent="c1", call_id="c2", name="bash", output="o", is_error=True, whole="f"),
-        TodosChanged(items=({"content": "a", "status": "pending"},)),
         OutputsMoved(files={"c1": "f"}),
         Compacted(summary="s"),
     ]

@@ -11,7 +11,6 @@ from ale_jax.agent.assistant.events import (
     CallStarted,
     Ended,
     Replied,
-    TodosChanged,
     Written,
 )
 from ale_jax.agent.assistant.messages import AssistantCall, Usage
@@ -42,14 +41,12 @@ def test_a_request_is_seen_as_words_calls_outputs_and_figures():
         Replied(content="I look.", reasoning="", calls=(LS,), stop="", usage=Usage(9, 2, 3)),
         CallStarted(call=LS, arguments={"command": "ls"}),
         CallEnded(call_id="c1", name="bash", output="\n".join("abcdefgh")),
-        TodosChanged(items=({"content": "rest", "status": "completed"},)),
         Ended(reason="finished", answer="Seen.", turns=1, seconds=2.0),
     ).splitlines()
     assert lines[:3] == ["Hm", "I look.", "● bash ls"]
     assert lines[3:10] == [*(f"  {letter}" for letter in "abcdef"), "  [2 more lines]"]
-    assert lines[10] == "  [x] rest"
-    assert lines[11] == "1 turns, 2.0 s, 9 tokens read (3 cached), 2 written"
-    assert lines[12:] == ["Seen."]
+    assert lines[10] == "1 turns, 2.0 s, 9 tokens read (3 cached), 2 written"
+    assert lines[11:] == ["Seen."]
 
 
 def test_an_answer_that_was_read_while_it_was_written_is_not_repeated():
@@ -68,11 +65,10 @@ def test_nothing_that_is_shown_controls_the_terminal():
         Written(part="text", text=evil),
         CallStarted(call=call, arguments={"command": evil}),
         CallEnded(call_id="c1", name=evil, output=evil),
-        TodosChanged(items=({"content": evil, "status": "?"},)),
         Ended(reason="failed", answer=evil, detail=evil),
     )
     assert not set(text) & set("\x1b\x07\r\u202e")
-    assert text.count("[bold]b[/bold]") == 7, "markup is text"
+    assert text.count("[bold]b[/bold]") == 6, "markup is text"
 
 
 @each_row(

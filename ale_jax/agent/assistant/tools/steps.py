@@ -1,46 +1,16 @@
-"""How an agent divides its work: a list of steps, tasks for sub-agents, and the call that ends
-it."""
+"""How an agent divides and ends its work: tasks for sub-agents, and the call of the end."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable
-from typing import Literal
 
 from pydantic import Field
 
-from ale_jax.agent.assistant.events import Ended, Tell, TodosChanged
+from ale_jax.agent.assistant.events import Ended
 from ale_jax.agent.assistant.tools.tool import Arguments, ToolError, ToolResult, TypedTool
 
-MARKS = {"pending": "[ ]", "in_progress": "[>]", "completed": "[x]"}
-
 Delegate = Callable[[str, str], Awaitable[Ended]]  # call's id and task -> how it ended
-
-
-class TodoItem(Arguments):
-    content: str = Field(max_length=500)
-    status: Literal["pending", "in_progress", "completed"]
-
-
-class TodoArguments(Arguments):
-    items: list[TodoItem] = Field(max_length=100)
-
-
-@dataclasses.dataclass(frozen=True)
-class TodoTool(TypedTool[TodoArguments]):
-    tell: Tell
-    agent: str = ""
-
-    name = "todo"
-    description = "Replaces your list of steps. Keep exactly one of them in progress."
-    only_reads = True
-    Arguments = TodoArguments
-
-    async def use(self, arguments: TodoArguments, call_id: str) -> ToolResult:
-        items = tuple(item.model_dump() for item in arguments.items)
-        await self.tell(TodosChanged(agent=self.agent, items=items))
-        lines = [f"{MARKS[item.status]} {item.content}" for item in arguments.items]
-        return ToolResult("\n".join(lines) or "[the list is empty]")
 
 
 class TaskArguments(Arguments):

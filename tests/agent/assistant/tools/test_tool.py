@@ -3,7 +3,7 @@
 import pytest
 
 from ale_jax.agent.assistant.messages import AssistantCall
-from ale_jax.agent.assistant.tools.steps import FinishTool, TodoTool
+from ale_jax.agent.assistant.tools.steps import FinishTool, TaskTool
 from ale_jax.agent.assistant.tools.tool import Toolbox, ToolError, parse_arguments
 from tests.rows import each_row
 
@@ -28,8 +28,8 @@ def test_a_schema_says_all_that_a_model_has_to_know():
         "properties": {"answer": {"type": "string", "default": ""}},
         "additionalProperties": False,
     }
-    (todo,) = Toolbox([TodoTool(None)]).definitions()
-    assert todo["function"]["parameters"]["required"] == ["items"]
+    (task,) = Toolbox([TaskTool(None)]).definitions()
+    assert task["function"]["parameters"]["required"] == ["task"]
 
 
 def test_two_tools_cannot_have_one_name():
