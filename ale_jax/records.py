@@ -269,12 +269,14 @@ class CallCounts:
     """What an episode's agents did to their conversations. forks: calls that do not continue the
     newest reply of theirs. edited: of these, those after a reply that the agent has changed. lost:
     replies that the agent may not have got. left_out: sampled tokens that are in no conversation
-    which was chosen to be trained on."""
+    which was chosen to be trained on. unseen: what the agents sent and the policy was not shown, by
+    name."""
 
     forks: int = 0
     edited: int = 0
     lost: int = 0
     left_out: int = 0
+    unseen: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -259,8 +259,11 @@ def _check_masks(trajectory: Trajectory) -> None:
 
 
 def _calls(fields: Mapping[str, Any]) -> CallCounts:
-    _require(all(type(count) is int for count in fields.values()), "counts of calls", fields)
-    return CallCounts(**fields)
+    counts = {name: value for name, value in fields.items() if name != "unseen"}
+    _require(all(type(count) is int for count in counts.values()), "counts of calls", counts)
+    unseen = tuple(fields.get("unseen", ()))  # journals of earlier versions have none
+    _require(all(isinstance(name, str) for name in unseen), "what was not shown", unseen)
+    return CallCounts(**counts, unseen=unseen)
 
 
 def episode_of(fields: Mapping[str, Any]) -> Episode:

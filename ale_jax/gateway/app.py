@@ -22,6 +22,7 @@ from ale_jax.gateway.api import (
     openai_completions,
     openai_responses,
     responses_events,
+    responses_tools,
 )
 from ale_jax.gateway.episode import GatewayEpisode
 from ale_jax.gateway.episodes import Episodes, Guard, episode_of
@@ -88,13 +89,13 @@ def make_app(
     @app.post("/v1/chat/completions")
     async def complete_chat(body: openai_chat.ChatBody, request: Request) -> Response:
         """OpenAI's chat completions."""
-        asked = openai_chat.chat_request(body)
+        asked, custom = openai_chat.chat_request(body), openai_chat.custom_names(body)
         episode = episode_of(request)
         if asked.stream:
-            events = openai_chat.ChatEvents(asked.with_usage)
+            events = openai_chat.ChatEvents(asked.with_usage, custom)
             return await streamed(episode, asked, model, events, metrics.count)
         result = await answered(episode, asked, request)
-        return JSONResponse(openai_chat.completion(result))
+        return JSONResponse(openai_chat.completion(result, custom))
 
     @app.post("/v1/completions")
     async def complete_text(body: openai_completions.CompletionsBody, request: Request) -> Response:
@@ -113,7 +114,9 @@ def make_app(
         episode = episode_of(request)
         previous = body.previous_response_id
         asked = openai_responses.chat_request(
-            body, histories.after(previous, episode) if previous else ()
+            body,
+            histories.after(previous, episode) if previous else (),
+            lambda response: histories.reply(response, episode),
         )
 
         def keep(result: ChatResult) -> None:
@@ -130,7 +133,7 @@ def make_app(
             return await streamed(episode, asked, model, events, count_and_keep)
         result = await answered(episode, asked, request)
         keep(result)
-        items = list(openai_responses.output_items(result))
+        items = list(openai_responses.output_items(result, responses_tools.origins(body.tools)))
         return JSONResponse(openai_responses.response(result, body, items))
 
     @app.post(MESSAGES)

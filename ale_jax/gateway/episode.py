@@ -29,6 +29,7 @@ from ale_jax.gateway.requests import (
 from ale_jax.status import Status
 
 MAX_SEED = 2**64 - 1
+MAX_UNSEEN, MAX_NAME = 32, 80  # names of what is left out, and their letters
 ID_LETTERS, ID_LENGTH = string.ascii_letters + string.digits, 9  # as Mistral's template wants them
 
 See = Callable[[int, str], None]
@@ -91,11 +92,17 @@ class GatewayEpisode:
         self._asked = 0
         self._ended = False
         self._limit: Status | None = None
+        self._unseen: dict[str, None] = {}
 
     @property
     def limit(self) -> Status | None:
         """The limit at which the last call was refused; None if it was answered."""
         return self._limit
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """What its agents sent and the policy was not shown, by name."""
+        return tuple(self._unseen)
 
     def ask(self, request: ChatRequest, see: See | None = None) -> list[Pending]:
         """Lets the policy answer, `request.options.n` times.
@@ -114,6 +121,7 @@ class GatewayEpisode:
         if any(map(self._is_full, calls)):  # here, so that a stream is refused before it begins
             raise self._context_full()
         self._count(len(calls))
+        self._note_unseen(request)
         self._wait_for(calls)
         pending: list[Pending] = []
         try:
@@ -209,6 +217,12 @@ class GatewayEpisode:
                 self._limit = Status.TURN_LIMIT
                 raise ApiError(403, f"the episode's limit of {most} replies is reached")
             self._asked += replies
+
+    def _note_unseen(self, request: ChatRequest) -> None:
+        with self._lock:
+            for name in request.unseen:
+                if len(self._unseen) < MAX_UNSEEN:
+                    self._unseen.setdefault(name[:MAX_NAME])
 
     def _sampled_by(self, request: ChatRequest) -> SampleOptions:
         """How the replies are sampled. ApiError (400) for what cannot be."""

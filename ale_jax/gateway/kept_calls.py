@@ -72,11 +72,19 @@ class Histories:
     def after(self, id: str, episode: GatewayEpisode) -> tuple[ChatMessage, ...]:
         """Returns the messages up to a response. ApiError (404) if the episode has no such
         response, or not any more."""
-        with self._lock:
-            owner, messages = self._kept.get(id) or (None, ())
-        if owner is not episode:
+        if not (messages := self._find(id, episode)):
             raise ApiError(404, f"there is no response {id!r:.80}", "previous_response_id")
         return messages
+
+    def reply(self, id: str, episode: GatewayEpisode) -> ChatMessage | None:
+        """Returns the policy's words in a response; None where `after` refuses."""
+        messages = self._find(id, episode)
+        return messages[-1] if messages else None
+
+    def _find(self, id: str, episode: GatewayEpisode) -> tuple[ChatMessage, ...]:
+        with self._lock:
+            owner, messages = self._kept.get(id) or (None, ())
+        return messages if owner is episode else ()
 
 
 class Retries:

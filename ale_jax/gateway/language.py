@@ -52,6 +52,8 @@ class Language:
     def _call_grammar(self, request: ChatRequest) -> str:
         """ValueError as from `formats.grammar.json_rule`."""
         tools = _parameters(request)
+        if request.allowed is not None:
+            tools = {name: tools[name] for name in request.allowed}
         if request.tool_choice != REQUIRED:
             tools = {request.tool_choice: tools[request.tool_choice]}
         several = request.parallel_calls and request.tool_choice == REQUIRED
@@ -74,7 +76,7 @@ class Language:
         if _is_as_written(request):
             return ParsedReply(without_marks(text).strip())
         said = self.format.parse(text, _parameters(request))
-        if request.tool_choice == NONE and said.calls:
+        if not all(_may_be_called(call.name, request) for call in said.calls):
             thoughts, rest = self._split(without_marks(text))
             return ParsedReply(rest.strip(), thoughts)
         if request.parallel_calls:
@@ -109,6 +111,11 @@ class Language:
     def _split(self, text: str) -> tuple[str, str]:
         """The thoughts, and the rest, if this format has thoughts in tags."""
         return split_thoughts(text) if THINK in self.format.markers else ("", text)
+
+
+def _may_be_called(name: str, request: ChatRequest) -> bool:
+    """Whether a call of this name is one. What is excluded is text."""
+    return request.tool_choice != NONE and (request.allowed is None or name in request.allowed)
 
 
 def _parameters(request: ChatRequest) -> dict[str, Any]:

@@ -48,21 +48,24 @@ class SampleOptions:
 @dataclasses.dataclass(frozen=True)
 class ChatRequest:
     """What a client asks the policy. tools: as chat templates take them. tool_choice: AUTO, NONE,
-    REQUIRED, or a tool's name. schema: that the content must satisfy; None for any text. stream:
-    whether the reply is sent while it is written, with_usage: and the usage at its end. prompts:
-    texts or ids that the policy goes on with as they are, instead of the messages, of which there
-    are none then."""
+    REQUIRED, or a tool's name. allowed: the names of the tools that may be called; None for all.
+    schema: that the content must satisfy; None for any text. stream: whether the reply is sent
+    while it is written, with_usage: and the usage at its end. prompts: texts or ids that the policy
+    goes on with as they are, instead of the messages, of which there are none then. unseen: what
+    the client sent and the policy is not shown, by name, such as tools of a server."""
 
     model: str
     messages: tuple[ChatMessage, ...]
     tools: tuple[dict[str, Any], ...] = ()
     tool_choice: str = AUTO
+    allowed: tuple[str, ...] | None = None
     parallel_calls: bool = True
     schema: Mapping[str, Any] | None = None
     options: SampleOptions = SampleOptions()
     stream: bool = False
     with_usage: bool = False
     prompts: tuple[Prompt, ...] = ()
+    unseen: tuple[str, ...] = ()
 
     @cached_property
     def num_chars(self) -> int:

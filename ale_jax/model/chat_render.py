@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from ale_jax.model.system_messages import folded
+
 Message = Mapping[str, Any]  # as transformers' chat templates take it
 
 MAX_SKELETONS = 1024
@@ -68,6 +70,18 @@ class ChatRenderer:
         return self._pieces(messages, None, first=False)
 
     def _pieces(
+        self, messages: Sequence[Message], tools: Sequence[Any] | None, first: bool
+    ) -> list[Piece]:
+        """System messages are where they were said, or, if the template refuses that, a part of
+        their neighbours."""
+        try:
+            return self._pieces_as_told(messages, tools, first)
+        except ValueError:
+            if (inside := folded(messages, first)) == list(messages):
+                raise
+            return self._pieces_as_told(inside, tools, first)
+
+    def _pieces_as_told(
         self, messages: Sequence[Message], tools: Sequence[Any] | None, first: bool
     ) -> list[Piece]:
         slots = _Slots(lambda text: self._names_marker(text) or bool(_NUL.search(text)))

@@ -36,6 +36,7 @@ from ale_jax.monitor.events import (
     GROUP_DROPPED,
     GROUP_REOPENED,
     HISTORY_REWRITTEN,
+    NOT_SHOWN,
     NOTHING_TRAINED,
     EventLog,
     dropped_groups,
@@ -59,6 +60,7 @@ SHOWN = (
     *(ACTOR_LOST, "thread_stuck", "actors_unplaced", "episodes_paused", "episodes_resumed"),
     *(GROUP_DROPPED, HISTORY_REWRITTEN, NOTHING_TRAINED, "stalled", "checkpoint_failed"),
 )
+MAX_UNSEEN = 100  # names of what agents send, which they may make up
 MOSTLY = 0.5  # of an agent's replies: this is how it works, and no branch now and then
 NONE_BACK = "none came back"
 SANDBOX_FAILURES = (Status.SANDBOX_START_FAILED.value, Status.SANDBOX_LOST.value)
@@ -94,6 +96,7 @@ class RunLogger:
         self._sampled_tokens = 0
         self._looked = clock()
         self._has_warned = False
+        self._unseen: set[str] = set()
 
     def __enter__(self) -> RunLogger:
         return self
@@ -180,6 +183,7 @@ class RunLogger:
             )
             self.events.record("train_rollout_logp_diff", detail, step=report.cursor.step)
         self._note_branching(values[BRANCHING], report.cursor.step)
+        self._note_unseen(report)
         counts = workers.counts
         self.progress.update(
             report.cursor.step,
@@ -209,6 +213,19 @@ class RunLogger:
             "system prompt, tools, reminders and the policy's own replies",
             step=step,
         )
+
+    def _note_unseen(self, report: StepReport) -> None:
+        """Says once of each thing that agents send it, and the policy does not see it."""
+        members = (member for group in report.groups for member in group.members)
+        names = {name for member in members for name in member.calls.unseen} - self._unseen
+        if not names or len(self._unseen) >= MAX_UNSEEN:
+            return
+        self._unseen |= names
+        detail = (
+            f"{', '.join(sorted(names))}: the agent sent this, and the policy is not shown it, as "
+            "it reads text and calls functions"
+        )
+        self.events.record(NOT_SHOWN, detail, step=report.cursor.step)
 
     def note_dropped(self, group: DroppedGroup, task: Task) -> None:
         """Records that a group is not trained on, which task it was, and how its episodes ended."""

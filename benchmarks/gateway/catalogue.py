@@ -16,8 +16,8 @@ NODE = f"{INSIDE}/node"
 @dataclasses.dataclass(frozen=True)
 class Client:
     """package: of the registry that `source` names. command, env: as in `ExternalAgent`. tool: the
-    name of the one that runs a command. more: its other arguments. last: the command that ends the
-    task; empty: a reply without a call does."""
+    name of the one that runs a command, which is its `argument`. more: its other arguments. last:
+    the command that ends the task; empty: a reply without a call does."""
 
     name: str
     source: Literal["pypi", "npm"]
@@ -25,6 +25,7 @@ class Client:
     command: tuple[str, ...]
     env: tuple[tuple[str, str], ...] = ()
     tool: str = "bash"
+    argument: str = "command"
     more: tuple[tuple[str, Any], ...] = ()
     last: str = ""
 
@@ -57,6 +58,16 @@ MINI = "python3 -m minisweagent -m openai/policy -y --exit-immediately -o"
 QWEN = f"{NODE}/bin/node {INSIDE}/qwen-code/bin/qwen -y --auth-type openai -m policy"
 QWEN_AT = ("--openai-base-url", "{url}", "--openai-api-key", "{token}")
 CODE = f"{INSIDE}/opencode/bin/opencode run --auto -m gateway/policy"
+CLAUDE = f"{INSIDE}/claude-code/lib/node_modules/@anthropic-ai/claude-code/cli-wrapper.cjs"
+CODEX = f"{INSIDE}/codex/lib/node_modules/@openai/codex/bin/codex.js"
+CODEX_AT = {
+    "model": "policy",
+    "model_provider": "gateway",
+    "model_providers.gateway.name": "gateway",
+    "model_providers.gateway.base_url": "{url}",
+    "model_providers.gateway.env_key": "OPENAI_API_KEY",
+    "model_providers.gateway.wire_api": "responses",
+}
 CLIENTS = (
     Client("openai", "pypi", "openai", _program("openai_sdk")),
     Client("anthropic", "pypi", "anthropic", _program("anthropic_sdk")),
@@ -95,5 +106,27 @@ CLIENTS = (
             ("OPENCODE_DISABLE_LSP_DOWNLOAD", "true"),
         ),
         more=(("description", "Works."),),
+    ),
+    Client(
+        "claude-code",
+        "npm",
+        "@anthropic-ai/claude-code",
+        (f"{NODE}/bin/node", CLAUDE, "-p", "{instruction}", "--dangerously-skip-permissions"),
+        env=(("IS_SANDBOX", "1"),),  # without which root may not skip permissions
+        tool="Bash",
+        more=(("description", "Works."),),
+    ),
+    Client(
+        "codex",
+        "npm",
+        "@openai/codex",
+        (
+            *(f"{NODE}/bin/node", CODEX, "exec", "--skip-git-repo-check"),
+            "--dangerously-bypass-approvals-and-sandbox",  # the sandbox is one
+            *(word for name, value in CODEX_AT.items() for word in ("-c", f'{name}="{value}"')),
+            "{instruction}",
+        ),
+        tool="exec_command",
+        argument="cmd",
     ),
 )

@@ -145,7 +145,7 @@ class Script:
         turns, offered = self._told(context)
         if not offered or turns >= len(self._commands):
             return self._stage.ids_of(DONE)
-        arguments = {"command": self._commands[turns]} | dict(self._client.more)
+        arguments = {self._client.argument: self._commands[turns]} | dict(self._client.more)
         call = json.dumps({"name": self._client.tool, "arguments": arguments})
         # Written as no tokenizer would, so that ids made from the text again would be others.
         spelled = self._stage.ids_of(f"Step {turns + 1}.", spelled=True)[:-1]

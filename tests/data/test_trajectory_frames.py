@@ -49,7 +49,9 @@ def full():
         made,
         episode=episode,
         num_prefix_turns=1,
-        calls=CallCounts(forks=4, edited=3, lost=2, left_out=1),
+        calls=CallCounts(
+            forks=4, edited=3, lost=2, left_out=1, unseen=("image", "tool web_search")
+        ),
         expert_TLK=np.arange(7 * 2 * 3, dtype=np.int16).reshape(7, 2, 3) - 1,
         rejected=(Status.SANDBOX_LOST, Status.REPLAY_DIVERGED),
         side_branches=(

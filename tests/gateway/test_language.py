@@ -114,3 +114,10 @@ def test_a_request_whose_schema_refers_to_nothing_is_refused(choice):
     with pytest.raises(ApiError, match=r"a reply can be held to: .*'#/\$defs/X'") as refused:
         language("hermes", "").grammar(asked)
     assert refused.value.status == 400
+
+
+def test_a_call_is_held_to_the_tools_that_are_allowed():
+    tools = tuple({"function": {"name": name, "parameters": {}}} for name in ("bash", "read"))
+    asked = request(tools, tool_choice=REQUIRED, allowed=("read",))
+    grammar = language("hermes", "").grammar(asked)
+    assert "read" in grammar and "bash" not in grammar

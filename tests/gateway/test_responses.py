@@ -46,7 +46,8 @@ def respond(client, stream, **asked):
     of_items = groupby(told[2:-1], key=lambda event: event.output_index)
     items = [(index, built(list(of_item))) for index, of_item in of_items]
     assert items == list(enumerate(item.to_dict() for item in whole.output))
-    texts = [(n, text_of(item)) for n, item in enumerate(whole.output) if item.type != "reasoning"]
+    shown = [(n, item) for n, item in enumerate(whole.output) if item.type in SNAPSHOTS]
+    texts = [(n, text_of(item)) for n, item in shown]
     assert snapshots(events) == {index: text for index, text in texts if text}
     return whole
 
@@ -58,12 +59,15 @@ def snapshots(events):
     return {each.output_index: each.snapshot for each in seen if hasattr(each, "snapshot")}
 
 
+SNAPSHOTS = ("message", "function_call")  # of these the client's code has one
 PART_KINDS = ("content_part.added", "{}.delta", "{}.done", "content_part.done")
 KINDS = {
     "message": [kind.format("output_text") for kind in PART_KINDS],
     "reasoning": [kind.format("reasoning_text") for kind in PART_KINDS],
     "function_call": ["function_call_arguments.delta", "function_call_arguments.done"],
+    "custom_tool_call": ["custom_tool_call_input.delta", "custom_tool_call_input.done"],
 }
+WRITTEN = {"function_call": "arguments", "custom_tool_call": "input"}
 
 
 def built(events):
@@ -77,9 +81,9 @@ def built(events):
         kind for kind in KINDS[item["type"]] if deltas or not kind.endswith(".delta")
     ]
     assert {event.item_id for event in between} == {item["id"]}
-    if item["type"] == "function_call":
-        assert between[-1].arguments == item["arguments"] + deltas
-        item["arguments"] += deltas
+    if written := WRITTEN.get(item["type"]):
+        assert getattr(between[-1], written) == item[written] + deltas
+        item[written] += deltas
     else:
         assert {event.content_index for event in between} == {0}
         part = between[0].part.to_dict()
@@ -145,6 +149,50 @@ def test_only_instructions_do_not_count_in_later_turns(gateway, role, instructio
         ("system", "Be terse."),
         *[("user", text) for text in ("task", "more", "even more")],
     ]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("tool", "call"),
+    [
+        (
+            {"type": "namespace", "name": "agents", "description": "", "tools": TOOLS},
+            "agents__bash",
+        ),
+        ({"type": "custom", "name": "bash"}, "bash"),
+    ],
+)
+def test_a_call_is_told_as_the_tool_that_it_stands_for(gateway, monkeypatch, tool, call, stream):
+    """As Codex offers its sub-agents and its patches, beside a search that no policy can make."""
+    argument = '{"command": "ls"}' if "__" in call else '{"input": "ls"}'
+    written = f'<tool_call>{{"name": "{call}", "arguments": {argument}}}</tool_call>'
+    answers = iter([written, "Done."])
+    monkeypatch.setattr(gateway.policy, "say", lambda messages: next(answers))
+    token = gateway.open()
+    client, told = gateway.openai(token), [{"role": "developer", "content": "Work."}, *USER]
+    asked = {"model": "m", "tools": [tool, {"type": "web_search"}]}
+    first = respond(client, stream, **asked, input=told)
+    assert [each.type for each in first.tools] == [tool["type"]]
+    (item,) = first.output
+    assert item.name == "bash"
+    if item.type == "function_call":
+        assert (item.namespace, item.arguments) == ("agents", argument)
+    else:
+        assert (item.type, item.input) == ("custom_tool_call", "ls")
+    # Half of it by its id, as clients do that let a server keep the conversation.
+    again = [{"type": "item_reference", "id": item.id}] if stream else [item.to_dict()]
+    output = {"type": f"{item.type}_output", "call_id": item.call_id, "output": "a.txt"}
+    assert respond(client, stream, **asked, input=[*told, *again, output]).output_text == "Done."
+    assert gateway.episodes.find(token).unseen == ("tool web_search",)
+    (branch,) = gateway.episodes.end(token, "all")
+    assert len(branch.calls) == 2
+
+
+def test_only_the_episodes_own_items_are_told_by_their_ids(gateway):
+    first = gateway.openai(gateway.open()).responses.create(**ASKED, input="task")
+    told = [{"type": "item_reference", "id": first.output[-1].id}, *USER]
+    with pytest.raises(openai.NotFoundError, match="there is no item"):
+        gateway.openai(gateway.open()).responses.create(**ASKED, input=told)
 
 
 def test_only_the_episodes_own_responses_go_on(gateway):
@@ -282,9 +330,9 @@ def test_a_response_says_which_format_its_text_has(gateway, wanted):
 @pytest.mark.parametrize(
     ("field", "asked"),
     [
-        ("tools", {"tools": [{"type": "web_search"}], "input": "x"}),
-        ("input.0.type", {"input": [{"type": "item_reference", "id": "x"}]}),
-        ("input.0", {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
+        ("tools.0.name", {"tools": [{"type": "function"}], "input": "x"}),
+        ("input.0.type", {"input": [{"type": "dream", "id": "x"}]}),
+        ("input.0", {"input": [{"role": "user", "content": [{"type": "dream"}]}]}),
         ("input.0.call_id", {"input": [{"type": "function_call_output", "output": "x"}]}),
         ("tool_choice", {"tool_choice": {"type": "function", "name": "no"}, "input": "x"}),
         ("messages", {"input": [{"role": "assistant", "content": "x"}]}),

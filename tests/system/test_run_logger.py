@@ -14,7 +14,7 @@ from ale_jax.monitor.evaluations import read_evaluations, write_evaluations
 from ale_jax.monitor.events import read_events
 from ale_jax.monitor.metrics import read_metrics
 from ale_jax.monitor.schedule import ScheduledGroup, ScheduledStep, read_schedule
-from ale_jax.records import SideBranch, Task
+from ale_jax.records import CallCounts, SideBranch, Task
 from ale_jax.status import Status
 from ale_jax.system.rollouts.workers import WorkerCounts
 from ale_jax.system.run_logger import RunLogger, summarize
@@ -83,6 +83,26 @@ def test_an_agent_that_rewrites_its_history_is_warned_of_once(tmp_path, capsys):
         events = read_events(folder / "events.jsonl").records
         assert [event.kind for event in events] == ["history_rewritten"] * warned
         assert ("100% of the replies after" in capsys.readouterr().out) == warned
+
+
+def test_what_the_policy_is_not_shown_is_named_once(tmp_path):
+    made = GROUP.members[0]
+    sent = [("tool web_search",), ("image", "tool web_search"), ("image",)]
+    with RunLogger(tmp_path, None) as logger:
+        logger.progress.phase("ipa", 3)
+        for step, unseen in enumerate(sent):
+            members = (dataclasses.replace(made, calls=CallCounts(unseen=unseen)),)
+            report = StepReport(
+                Cursor(step=step),
+                [Group(0, members, GROUP.admission)],
+                *(NOTHING_LEARNED, [], {}, 0.1, 0.2),
+            )
+            logger.rl_step(report, IDLE, sampled_tokens=10, logp_diff_limit=1e-3)
+    events = read_events(tmp_path / "events.jsonl").records
+    named = [
+        (e.detail.partition(":")[0], e.fields["step"]) for e in events if e.kind == "not_shown"
+    ]
+    assert named == [("tool web_search", 0), ("image", 1)]
 
 
 def test_what_slows_a_run_down_is_shown_and_the_rest_only_recorded(tmp_path, capsys):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from ale_jax.gateway.api.anthropic_content import Block, MessagesInput, messages_of, text_of
+from ale_jax.gateway.api.fields import MAX_TOOLS, Fields
+from ale_jax.gateway.api.tools import function, require_offered
 from ale_jax.gateway.json_values import without_flaw
-from ale_jax.gateway.messages import ChatMessage, ToolCall
+from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import (
     AUTO,
     MAX_STOP,
@@ -23,7 +26,7 @@ from ale_jax.gateway.requests import (
     Usage,
 )
 
-MAX_TOOLS, MAX_STOPS = 128, 16
+MAX_STOPS = 16
 STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 ERROR_TYPES = {
     401: "authentication_error",
@@ -35,41 +38,23 @@ ERROR_TYPES = {
 Stop = Annotated[str, Field(max_length=MAX_STOP)]
 
 
-class MessagesFields(BaseModel):
-    model_config = ConfigDict(extra="ignore")
+class MessagesTool(Fields):
+    """type: of a tool that the client has not described, since the model knows it, or a server runs
+    it."""
 
-
-class Block(MessagesFields):
-    """A block of content; which fields there are depends on its type."""
-
-    type: str
-    text: str = ""
-    thinking: str = ""
-    id: str = ""
-    name: str = ""
-    input: dict[str, Any] = {}
-    tool_use_id: str = ""
-    content: str | list[Block] | None = None
-
-
-class MessagesInput(MessagesFields):
-    role: Literal["user", "assistant"]
-    content: str | list[Block]
-
-
-class MessagesTool(MessagesFields):
-    name: Annotated[str, Field(min_length=1, max_length=256)]
+    type: Annotated[str, Field(max_length=256)] = "custom"
+    name: Annotated[str, Field(max_length=256)] = ""
     description: str = ""
-    input_schema: dict[str, Any] = {}
+    input_schema: dict[str, Any] = Field(default_factory=dict)
 
 
-class ToolChoice(MessagesFields):
+class ToolChoice(Fields):
     type: Literal["auto", "any", "tool", "none"]
     name: str = ""
     disable_parallel_tool_use: bool = False
 
 
-class CountBody(MessagesFields):
+class CountBody(Fields):
     """What the tokens of are counted. Fields that are not listed are ignored."""
 
     _can_be_passed_on = model_validator(mode="before")(without_flaw)
@@ -77,7 +62,7 @@ class CountBody(MessagesFields):
     model: str = ""
     system: str | list[Block] = ""
     messages: Annotated[list[MessagesInput], Field(min_length=1)]
-    tools: Annotated[list[MessagesTool], Field(max_length=MAX_TOOLS)] = []
+    tools: Annotated[list[MessagesTool], Field(max_length=MAX_TOOLS, default_factory=list)]
     tool_choice: ToolChoice | None = None
 
 
@@ -88,29 +73,31 @@ class MessagesBody(CountBody):
     temperature: Annotated[float, Field(ge=0, le=10)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0)] | None = None
-    stop_sequences: Annotated[list[Stop], Field(max_length=MAX_STOPS)] = []
+    stop_sequences: Annotated[list[Stop], Field(max_length=MAX_STOPS, default_factory=list)]
     stream: bool = False
 
 
 def chat_request(body: CountBody) -> ChatRequest:
     """Translates a body of the API. ApiError (400) if it asks for what there is not."""
-    messages = [ChatMessage("system", text) for text in [_text(body.system, "system")] if text]
+    unseen: list[str] = []
+    system = text_of(body.system, "system", unseen)
+    messages = [ChatMessage("system", system)] if system else []
     for number, message in enumerate(body.messages):
-        messages += _messages(message, f"messages.{number}.content")
+        messages += messages_of(message, f"messages.{number}.content", unseen)
+    tools = tuple(_tools(body.tools, unseen))
     choice = body.tool_choice or ToolChoice(type="auto")
     names = {"auto": AUTO, "any": REQUIRED, "none": NONE, "tool": choice.name}
-    if choice.type == "tool" and choice.name not in [tool.name for tool in body.tools]:
-        raise ApiError(
-            400, f"tool_choice names {choice.name!r}, which is not in tools", "tool_choice"
-        )
+    if choice.type == "tool":
+        require_offered(choice.name, tools)
     return ChatRequest(
         model=body.model,
         messages=tuple(messages),
-        tools=tuple(map(_tool, body.tools)),
+        tools=tools,
         tool_choice=names[choice.type],
         parallel_calls=not choice.disable_parallel_tool_use,
         options=_options(body) if isinstance(body, MessagesBody) else SampleOptions(),
         stream=isinstance(body, MessagesBody) and body.stream,
+        unseen=tuple(unseen),
     )
 
 
@@ -195,48 +182,14 @@ def _whole_block(index: int, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"type": "content_block_stop", "index": index}
 
 
-def _messages(message: MessagesInput, field: str) -> Iterator[ChatMessage]:
-    """Results of tools are messages of their own here, before what else the user says."""
-    blocks = message.content
-    if isinstance(blocks, str):
-        yield ChatMessage(message.role, blocks)
-        return
-    if message.role == "assistant":
-        yield ChatMessage(
-            "assistant",
-            _text([block for block in blocks if block.type == "text"], field),
-            "".join(block.thinking for block in blocks if block.type == "thinking"),
-            tuple(
-                ToolCall(block.name, json.dumps(block.input, ensure_ascii=False), block.id)
-                for block in blocks
-                if block.type == "tool_use"
-            ),
-        )
-        return
-    rest = [block for block in blocks if block.type != "tool_result"]
-    for block in blocks:
-        if block.type == "tool_result":
-            yield ChatMessage("tool", _text(block.content or "", field), answers=block.tool_use_id)
-    if rest:
-        yield ChatMessage("user", _text(rest, field))
-
-
-def _text(content: str | list[Block], field: str) -> str:
-    if isinstance(content, str):
-        return content
-    for block in content:
-        if block.type != "text":
-            raise ApiError(400, f"a block of type {block.type!r}: there is only text", field)
-    return "\n".join(block.text for block in content)
-
-
-def _tool(tool: MessagesTool) -> dict[str, Any]:
-    described = {
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.input_schema,
-    }
-    return {"type": "function", "function": described}
+def _tools(offered: Sequence[MessagesTool], unseen: list[str]) -> Iterator[dict[str, Any]]:
+    for number, tool in enumerate(offered):
+        if tool.type != "custom":
+            unseen.append(f"tool {tool.type}")
+        elif not tool.name:
+            raise ApiError(400, "name is missing", f"tools.{number}.name")
+        else:
+            yield function(tool.name, tool.description, tool.input_schema)
 
 
 def _options(body: MessagesBody) -> SampleOptions:

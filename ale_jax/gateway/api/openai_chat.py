@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ale_jax.gateway.api.openai_fields import MAX_TOP_LOGPROBS, Fields, SamplingFields
+from ale_jax.gateway.api.fields import MAX_TOOLS, Fields, not_text
+from ale_jax.gateway.api.openai_fields import MAX_TOP_LOGPROBS, SamplingFields
+from ale_jax.gateway.api.tools import (
+    CustomFormat,
+    allowed_of,
+    custom_arguments,
+    custom_function,
+    custom_input,
+    function,
+    require_offered,
+)
 from ale_jax.gateway.language import UNDECODED
 from ale_jax.gateway.messages import ChatMessage, ToolCall
 from ale_jax.gateway.requests import (
@@ -21,12 +31,14 @@ from ale_jax.gateway.requests import (
     Usage,
 )
 
-MAX_TOOLS = 128
+# What a part of the content is that is no text, by its type.
+MEDIA = {"image_url": "image", "input_audio": "audio", "file": "file", "video_url": "video"}
 
 
 class ChatPart(Fields):
     type: str
     text: str = ""
+    refusal: str = ""
 
 
 class Function(Fields):
@@ -34,9 +46,15 @@ class Function(Fields):
     arguments: str = "{}"
 
 
+class CustomCall(Fields):
+    name: Annotated[str, Field(max_length=256)]
+    input: str = ""
+
+
 class ChatToolCall(Fields):
     id: str = ""
-    function: Function
+    function: Function | None = None
+    custom: CustomCall | None = None
 
 
 class ChatInput(Fields):
@@ -53,18 +71,39 @@ class ToolFunction(Fields):
     parameters: Annotated[dict[str, Any], Field(default_factory=dict)]
 
 
+class CustomTool(Fields):
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    description: str = ""
+    format: CustomFormat = CustomFormat()
+
+
 class ChatTool(Fields):
-    type: Literal["function"] = "function"
-    function: ToolFunction
+    type: Annotated[str, Field(max_length=256)] = "function"
+    function: ToolFunction | None = None
+    custom: CustomTool | None = None
 
 
-class NamedFunction(Fields):
-    name: str
+class ChatNamed(Fields):
+    name: str = ""
+
+
+class ChatAllowedTool(Fields):
+    """A function, a custom tool, or one of a server, which has no name here."""
+
+    function: ChatNamed = ChatNamed()
+    custom: ChatNamed = ChatNamed()
+
+
+class ChatAllowed(Fields):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ChatAllowedTool], Field(max_length=MAX_TOOLS)]
 
 
 class ChatToolChoice(Fields):
-    type: Literal["function"]
-    function: NamedFunction
+    type: Literal["function", "custom", "allowed_tools"]
+    function: ChatNamed = ChatNamed()
+    custom: ChatNamed = ChatNamed()
+    allowed_tools: ChatAllowed | None = None
 
 
 class JsonSchema(Fields):
@@ -93,20 +132,15 @@ class ChatBody(SamplingFields):
 
 def chat_request(body: ChatBody) -> ChatRequest:
     """Translates a body of the API. ApiError (400) if it asks for what there is not."""
-    tools = tuple(tool.model_dump() for tool in body.tools)
-    names = [tool.function.name for tool in body.tools]
-    choice = body.tool_choice or AUTO
-    if isinstance(choice, ChatToolChoice):
-        choice = choice.function.name
-        if choice not in names:
-            raise ApiError(
-                400, f"tool_choice names {choice!r}, which is not in tools", "tool_choice"
-            )
+    unseen: list[str] = []
+    tools = tuple(_tools(body.tools, unseen))
+    choice, allowed = _choice_of(body.tool_choice or AUTO, tools)
     return ChatRequest(
         model=body.model,
-        messages=tuple(_message(each, n) for n, each in enumerate(body.messages)),
+        messages=tuple(_message(each, n, unseen) for n, each in enumerate(body.messages)),
         tools=tools,
         tool_choice=choice,
+        allowed=allowed,
         parallel_calls=body.parallel_tool_calls,
         schema=_schema(body.response_format),
         options=body.options(
@@ -115,12 +149,19 @@ def chat_request(body: ChatBody) -> ChatRequest:
         ),
         stream=body.stream,
         with_usage=body.with_usage,
+        unseen=tuple(unseen),
     )
 
 
-def completion(result: ChatResult) -> dict[str, Any]:
+def custom_names(body: ChatBody) -> frozenset[str]:
+    """Returns the names of the custom tools, which are called in another way than functions."""
+    return frozenset(tool.custom.name for tool in body.tools if tool.custom)
+
+
+def completion(result: ChatResult, custom: Collection[str] = ()) -> dict[str, Any]:
+    """custom: as from `custom_names`."""
     return _head(result.id, result.created, result.model, "chat.completion") | {
-        "choices": [_choice(n, choice) for n, choice in enumerate(result.choices)],
+        "choices": [_choice(n, choice, custom) for n, choice in enumerate(result.choices)],
         "usage": usage(result.usage),
     }
 
@@ -128,8 +169,9 @@ def completion(result: ChatResult) -> dict[str, Any]:
 class ChatEvents:
     """A streamed reply, as `gateway.streaming` wants it."""
 
-    def __init__(self, with_usage: bool):
-        self._with_usage = with_usage
+    def __init__(self, with_usage: bool, custom: Collection[str] = ()):
+        """custom: as from `custom_names`."""
+        self._with_usage, self._custom = with_usage, custom
         self._started: set[int] = set()
 
     def start(self, head: ChatResult) -> Iterator[str]:
@@ -151,7 +193,9 @@ class ChatEvents:
                 more["reasoning_content"] = message.reasoning
             if message.tool_calls:
                 calls = enumerate(message.tool_calls)
-                more["tool_calls"] = [{"index": n, **_call(each)} for n, each in calls]
+                more["tool_calls"] = [
+                    {"index": n, **_call(each, self._custom)} for n, each in calls
+                ]
             last = chunk(result, number, more, choice.finish)
             last["choices"][0]["logprobs"] = logprobs(choice)
             yield sse(last)
@@ -193,7 +237,35 @@ def error(failed: ApiError) -> dict[str, Any]:
     return {"error": {"message": failed.message, "type": kind, "param": failed.field, "code": code}}
 
 
-def _message(message: ChatInput, number: int) -> ChatMessage:
+def _tools(offered: Sequence[ChatTool], unseen: list[str]) -> Iterator[dict[str, Any]]:
+    for number, tool in enumerate(offered):
+        match tool.type:
+            case "function":
+                if not (told := tool.function):
+                    raise ApiError(400, "function is missing", f"tools.{number}.function")
+                yield function(told.name, told.description, told.parameters)
+            case "custom":
+                if not (custom := tool.custom):
+                    raise ApiError(400, "custom is missing", f"tools.{number}.custom")
+                yield custom_function(custom.name, custom.description, custom.format)
+            case _:
+                unseen.append(f"tool {tool.type}")
+
+
+def _choice_of(
+    choice: str | ChatToolChoice, tools: Sequence[dict[str, Any]]
+) -> tuple[str, tuple[str, ...] | None]:
+    """The choice, and the tools that are allowed; None for all."""
+    if isinstance(choice, str):
+        return choice, None
+    if choice.type != "allowed_tools":
+        return require_offered(choice.function.name or choice.custom.name, tools), None
+    if not (told := choice.allowed_tools):
+        raise ApiError(400, "allowed_tools is missing", "tool_choice.allowed_tools")
+    return told.mode, allowed_of([t.function.name or t.custom.name for t in told.tools], tools)
+
+
+def _message(message: ChatInput, number: int, unseen: list[str]) -> ChatMessage:
     field = f"messages.{number}"
     if message.role == "tool" and not message.tool_call_id:
         raise ApiError(400, "a tool's message needs a tool_call_id", f"{field}.tool_call_id")
@@ -201,24 +273,32 @@ def _message(message: ChatInput, number: int) -> ChatMessage:
         raise ApiError(400, "content is missing", f"{field}.content")
     return ChatMessage(
         role="system" if message.role == "developer" else message.role,
-        content="".join(_texts(message.content, field)),
+        content="".join(_texts(message.content, field, unseen)),
         reasoning=message.reasoning_content or "",
-        tool_calls=tuple(
-            ToolCall(call.function.name, call.function.arguments, call.id)
-            for call in message.tool_calls or ()
-        ),
+        tool_calls=tuple(_told_call(call, field) for call in message.tool_calls or ()),
         answers=message.tool_call_id or "",
     )
 
 
-def _texts(content: str | list[ChatPart] | None, field: str) -> Iterator[str]:
+def _told_call(call: ChatToolCall, field: str) -> ToolCall:
+    if call.function:
+        return ToolCall(call.function.name, call.function.arguments, call.id)
+    if call.custom:
+        return ToolCall(call.custom.name, custom_arguments(call.custom.input), call.id)
+    raise ApiError(400, "a call needs a function", f"{field}.tool_calls")
+
+
+def _texts(content: str | list[ChatPart] | None, field: str, unseen: list[str]) -> Iterator[str]:
     if isinstance(content, str):
         yield content
         return
     for part in content or ():
-        if part.type not in ("text", "refusal"):
-            raise ApiError(400, f"content of type {part.type!r}: there is only text", field)
-        yield part.text
+        if part.type in ("text", "refusal"):
+            yield part.text or part.refusal
+        elif part.type in MEDIA:
+            yield not_text(MEDIA[part.type], unseen)
+        else:
+            raise ApiError(400, f"content of type {part.type!r:.80}: there is only text", field)
 
 
 def _schema(wanted: ResponseFormat) -> dict[str, Any] | None:
@@ -236,12 +316,12 @@ def _head(id: str, created: int, model: str, kind: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{id}", "object": kind, "created": created, "model": model}
 
 
-def _choice(number: int, choice: Choice) -> dict[str, Any]:
+def _choice(number: int, choice: Choice, custom: Collection[str]) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": choice.message.content or None}
     if choice.message.reasoning:
         message["reasoning_content"] = choice.message.reasoning
     if choice.message.tool_calls:
-        message["tool_calls"] = [_call(each) for each in choice.message.tool_calls]
+        message["tool_calls"] = [_call(each, custom) for each in choice.message.tool_calls]
     elif message["content"] is None:
         message["content"] = ""
     return {
@@ -276,7 +356,10 @@ def _logprob(token: TokenLogprob, unknown: list[int] | None) -> dict[str, Any]:
     return named | {"bytes": list(token.text.encode("utf-8", "replace")) if is_known else unknown}
 
 
-def _call(call: ToolCall) -> dict[str, Any]:
+def _call(call: ToolCall, custom: Collection[str]) -> dict[str, Any]:
+    if call.name in custom:
+        told = {"name": call.name, "input": custom_input(call.arguments)}
+        return {"id": call.id, "type": "custom", "custom": told}
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": call.id, "type": "function", "function": function}
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from ale_jax.gateway.api.fields import Fields
 from ale_jax.gateway.json_values import without_flaw
 from ale_jax.gateway.requests import MAX_STOP, SampleOptions
 
 MAX_REPLIES, MAX_TOP_LOGPROBS, MAX_STOPS = 128, 20, 16
 
 Stop = Annotated[str, Field(max_length=MAX_STOP)]
-
-
-class Fields(BaseModel):
-    model_config = ConfigDict(extra="ignore")  # clients send fields of other services, too
 
 
 class StreamOptions(Fields):
@@ -27,18 +24,10 @@ def _listed(stop: Any) -> Any:
     return [stop] if isinstance(stop, str) else stop
 
 
-def _without_nulls(body: Any) -> Any:
-    """Clients may write out a field that they leave to its default."""
-    if not isinstance(body, dict):
-        return body
-    return {name: value for name, value in body.items() if value is not None}
-
-
 class SamplingFields(Fields):
     """How replies are sampled and sent."""
 
     _can_be_passed_on = model_validator(mode="before")(without_flaw)
-    _has_no_nulls = model_validator(mode="before")(_without_nulls)
 
     model: str = ""
     temperature: Annotated[float, Field(ge=0, le=10)] | None = None
@@ -47,11 +36,13 @@ class SamplingFields(Fields):
     min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
     min_tokens: Annotated[int, Field(ge=0)] = 0
     seed: int | None = None
-    stop: Annotated[list[Stop], Field(max_length=MAX_STOPS), BeforeValidator(_listed)] = []
+    stop: Annotated[list[Stop], Field(max_length=MAX_STOPS), BeforeValidator(_listed)] = Field(
+        default_factory=list
+    )
     n: Annotated[int, Field(ge=1, le=MAX_REPLIES)] = 1
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
-    logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] = {}
+    logit_bias: dict[int, Annotated[float, Field(ge=-100, le=100)]] = Field(default_factory=dict)
     # An extension of vLLM's, where lower ones come first.
     priority: Annotated[int, Field(ge=-(2**63), lt=2**63)] = 0
     stream: bool = False

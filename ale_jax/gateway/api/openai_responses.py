@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from ale_jax.gateway.api.fields import MAX_TOOLS, Fields
 from ale_jax.gateway.api.openai_chat import token_logprob
+from ale_jax.gateway.api.responses_items import FindReply, Item, Told
+from ale_jax.gateway.api.responses_tools import (
+    Origin,
+    ResponsesChoice,
+    ResponsesTool,
+    choice_of,
+    functions,
+    told_choice,
+    told_tools,
+)
+from ale_jax.gateway.api.tools import custom_input
 from ale_jax.gateway.json_values import without_flaw
 from ale_jax.gateway.messages import ChatMessage, ToolCall
 from ale_jax.gateway.requests import (
-    ApiError,
     ChatRequest,
     ChatResult,
     Choice,
@@ -21,58 +33,22 @@ from ale_jax.gateway.requests import (
     Usage,
 )
 
-MAX_TOOLS, MAX_TOP_LOGPROBS = 128, 20
-TEXTS = ("input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text")
+MAX_TOP_LOGPROBS = 20
 
 
-class ResponsesFields(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-
-class ResponsesPart(ResponsesFields):
-    type: str
-    text: str = ""
-    refusal: str = ""
-
-
-class Item(ResponsesFields):
-    """An item of the conversation; which fields there are depends on its type."""
-
-    type: str = "message"
-    role: Literal["system", "developer", "user", "assistant"] = "user"
-    content: str | list[ResponsesPart] | None = None
-    summary: list[ResponsesPart] = []
-    name: str = ""
-    arguments: str = "{}"
-    call_id: str = ""
-    output: str | list[ResponsesPart] = ""
-
-
-class ResponsesTool(ResponsesFields):
-    type: str
-    name: Annotated[str, Field(max_length=256)] = ""
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-
-
-class ResponsesToolChoice(ResponsesFields):
-    type: Literal["function"]
-    name: str
-
-
-class TextFormat(ResponsesFields):
+class TextFormat(Fields):
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: str = ""
     description: str | None = None
-    schema_: Annotated[dict[str, Any], Field(alias="schema")] = {}
+    schema_: Annotated[dict[str, Any], Field(alias="schema")] = Field(default_factory=dict)
     strict: bool | None = None
 
 
-class TextOptions(ResponsesFields):
+class TextOptions(Fields):
     format: TextFormat = TextFormat()
 
 
-class ResponsesBody(ResponsesFields):
+class ResponsesBody(Fields):
     """A request. Fields that are not listed are ignored."""
 
     _can_be_passed_on = model_validator(mode="before")(without_flaw)
@@ -81,8 +57,8 @@ class ResponsesBody(ResponsesFields):
     input: str | list[Item]
     instructions: str | None = None
     previous_response_id: str | None = None
-    tools: Annotated[list[ResponsesTool], Field(max_length=MAX_TOOLS)] = []
-    tool_choice: Literal["auto", "none", "required"] | ResponsesToolChoice = "auto"
+    tools: Annotated[list[ResponsesTool], Field(max_length=MAX_TOOLS, default_factory=list)]
+    tool_choice: ResponsesChoice = "auto"
     parallel_tool_calls: bool | None = True
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=10)] | None = None
@@ -93,28 +69,26 @@ class ResponsesBody(ResponsesFields):
     store: bool | None = True
 
 
-def chat_request(body: ResponsesBody, before: Sequence[ChatMessage] = ()) -> ChatRequest:
-    """Translates a body of the API. before: what `history` says of the previous response. ApiError
-    (400) if it asks for what there is not."""
+def chat_request(
+    body: ResponsesBody,
+    before: Sequence[ChatMessage] = (),
+    find_reply: FindReply = lambda response: None,
+) -> ChatRequest:
+    """Translates a body of the API. before: what `history` says of the previous response.
+    find_reply: as in `Told`. ApiError (400) if it asks for what there is not."""
     items = [Item(content=body.input)] if isinstance(body.input, str) else body.input
     messages = [ChatMessage("system", body.instructions)] if body.instructions else []
-    messages += before
+    told = Told(find_reply, [*messages, *before])
     for number, item in enumerate(items):
-        _add(messages, item, f"input.{number}")
-    tools = tuple(_tool(tool, f"tools.{number}") for number, tool in enumerate(body.tools))
-    choice: str
-    if isinstance(body.tool_choice, str):
-        choice = body.tool_choice
-    else:
-        choice = body.tool_choice.name
-        if choice not in [tool.name for tool in body.tools]:
-            text = f"tool_choice names {choice!r}, which is not in tools"
-            raise ApiError(400, text, "tool_choice")
+        told.add(item, f"input.{number}")
+    tools = functions(body.tools, told.unseen)
+    choice, allowed = choice_of(body.tool_choice, tools)
     return ChatRequest(
         model=body.model,
-        messages=tuple(messages),
+        messages=tuple(told.messages),
         tools=tools,
         tool_choice=choice,
+        allowed=allowed,
         parallel_calls=body.parallel_tool_calls is not False,
         schema=_schema(body.text.format),
         options=SampleOptions(
@@ -124,6 +98,7 @@ def chat_request(body: ResponsesBody, before: Sequence[ChatMessage] = ()) -> Cha
             top_logprobs=body.top_logprobs or None,
         ),
         stream=bool(body.stream),
+        unseen=tuple(told.unseen),
     )
 
 
@@ -142,7 +117,6 @@ def response(result: ChatResult, body: ResponsesBody, items: list[dict[str, Any]
     """Returns the response as far as it is known. items: None while it is written."""
     is_cut = bool(result.choices) and result.choices[0].finish == "length"
     status = "in_progress" if items is None else "incomplete" if is_cut else "completed"
-    choice = body.tool_choice
     return {
         "id": response_id(result),
         "object": "response",
@@ -160,16 +134,19 @@ def response(result: ChatResult, body: ResponsesBody, items: list[dict[str, Any]
         "store": body.store is not False,
         "temperature": body.temperature,
         "text": {"format": _format(body.text.format)},
-        "tool_choice": choice.model_dump() if isinstance(choice, ResponsesToolChoice) else choice,
-        "tools": [tool.model_dump() | {"strict": False} for tool in body.tools],
+        "tool_choice": told_choice(body.tool_choice),
+        "tools": told_tools(body.tools),
         "top_p": body.top_p,
         "truncation": "disabled",
         "usage": None if items is None else usage(result.usage),
     }
 
 
-def output_items(result: ChatResult) -> Iterator[dict[str, Any]]:
-    """Yields what the policy said: its thoughts, its text, its calls. Of a reply that was cut off,
+def output_items(
+    result: ChatResult, tools: Mapping[str, Origin] = MappingProxyType({})
+) -> Iterator[dict[str, Any]]:
+    """Yields what the policy said: its thoughts, its text, its calls. tools: as from `origins`. Of
+    a reply that was cut off,
     a call is complete, as it could be read; the text was cut, or the thoughts if nothing is behind
     them.
     """
@@ -187,9 +164,8 @@ def output_items(result: ChatResult) -> Iterator[dict[str, Any]]:
     if message.content or not message.tool_calls:
         yield message_item(result, choice)
     for number, call in enumerate(message.tool_calls):
-        told = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
-        item = {"id": f"fc_{result.id}_{number}", "type": "function_call", "status": "completed"}
-        yield item | told
+        origin = tools.get(call.name, Origin(call.name))
+        yield _call_item(f"{result.id}_{number}", call, origin)
 
 
 def message_item(result: ChatResult, choice: Choice | None) -> dict[str, Any]:
@@ -221,57 +197,15 @@ def usage(used: Usage) -> dict[str, Any]:
     }
 
 
-def _add(messages: list[ChatMessage], item: Item, field: str) -> None:
-    """Adds an item to a conversation. Thoughts, text and calls of the policy that follow each other
-    are one message of its."""
-    match item.type:
-        case "message" if item.role != "assistant":
-            role = "system" if item.role == "developer" else item.role
-            messages.append(ChatMessage(role, _text(item.content, field)))
-        case "message":
-            _join(messages, ChatMessage("assistant", _text(item.content, field)))
-        case "reasoning":
-            thoughts = _text(item.content, field) or _text(item.summary, field)
-            _join(messages, ChatMessage("assistant", "", thoughts))
-        case "function_call":
-            call = ToolCall(item.name, item.arguments, item.call_id)
-            _join(messages, ChatMessage("assistant", "", tool_calls=(call,)))
-        case "function_call_output":
-            if not item.call_id:
-                raise ApiError(400, "call_id is missing", f"{field}.call_id")
-            text = _text(item.output, field)
-            messages.append(ChatMessage("tool", text, answers=item.call_id))
-        case _:
-            raise ApiError(400, f"items of type {item.type!r:.80} are not known", f"{field}.type")
-
-
-def _join(messages: list[ChatMessage], more: ChatMessage) -> None:
-    last = messages[-1] if messages else None
-    if last is None or last.role != "assistant" or (last.content and more.content):
-        messages.append(more)
-        return
-    messages[-1] = ChatMessage(
-        "assistant",
-        last.content + more.content,
-        last.reasoning + more.reasoning,
-        last.tool_calls + more.tool_calls,
-    )
-
-
-def _text(content: str | list[ResponsesPart] | None, field: str) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    for part in content:
-        if part.type not in TEXTS:
-            raise ApiError(400, f"content of type {part.type!r:.80}: there is only text", field)
-    return "".join(part.text or part.refusal for part in content)
-
-
-def _tool(tool: ResponsesTool, field: str) -> dict[str, Any]:
-    if tool.type != "function" or not tool.name:
-        raise ApiError(400, f"a tool of type {tool.type!r:.80}: there are functions only", field)
-    described = {"name": tool.name, "description": tool.description or ""}
-    return {"type": "function", "function": described | {"parameters": tool.parameters or {}}}
+def _call_item(place: str, call: ToolCall, origin: Origin) -> dict[str, Any]:
+    """place: of the call among all, which makes its id."""
+    told = {"call_id": call.id, "name": origin.name, "status": "completed"}
+    if origin.namespace:
+        told["namespace"] = origin.namespace
+    if origin.is_custom:
+        told["input"] = custom_input(call.arguments)
+        return {"id": f"ctc_{place}", "type": "custom_tool_call"} | told
+    return {"id": f"fc_{place}", "type": "function_call", "arguments": call.arguments} | told
 
 
 def _end_status(choice: Choice) -> str:

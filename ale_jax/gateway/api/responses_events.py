@@ -13,6 +13,7 @@ from ale_jax.gateway.api.openai_responses import (
     sse,
     text_part,
 )
+from ale_jax.gateway.api.responses_tools import origins
 from ale_jax.gateway.requests import ApiError, ChatResult
 
 
@@ -40,7 +41,7 @@ class ResponsesEvents:
         yield self._event("response.output_text.delta", delta=more, logprobs=[], **_place(0, item))
 
     def end(self, result: ChatResult, sent: Mapping[int, str]) -> Iterator[str]:
-        items = list(output_items(result))
+        items = list(output_items(result, origins(self._body.tools)))
         if self._has_text:
             items.sort(key=lambda item: item["type"] != "message")  # it has the first place
         for index, item in enumerate(items):
@@ -48,8 +49,8 @@ class ResponsesEvents:
             if is_new:
                 begun = item | _EMPTY[item["type"]] | {"status": "in_progress"}
                 yield self._event("response.output_item.added", output_index=index, item=begun)
-            if item["type"] == "function_call":
-                yield from self._arguments(index, item)
+            if item["type"] in _WRITTEN:
+                yield from self._call(index, item)
             else:
                 yield from self._text(index, item, None if is_new else sent[0])
             yield self._event("response.output_item.done", output_index=index, item=item)
@@ -60,12 +61,13 @@ class ResponsesEvents:
         code = str(refused.code or refused.status)
         return self._event("error", code=code, message=refused.message, param=refused.field)
 
-    def _arguments(self, index: int, item: dict[str, Any]) -> Iterator[str]:
+    def _call(self, index: int, item: dict[str, Any]) -> Iterator[str]:
         of_call = {"item_id": item["id"], "output_index": index}
-        arguments = item["arguments"]
-        yield self._event("response.function_call_arguments.delta", delta=arguments, **of_call)
-        told = {"arguments": arguments, "name": item["name"]} | of_call
-        yield self._event("response.function_call_arguments.done", **told)
+        written = _WRITTEN[item["type"]]
+        kind, text = f"response.{item['type']}_{written}", item[written]
+        yield self._event(f"{kind}.delta", delta=text, **of_call)
+        name = {"name": item["name"]} if item["type"] == "function_call" else {}
+        yield self._event(f"{kind}.done", **{written: text}, **name, **of_call)
 
     def _text(self, index: int, item: dict[str, Any], sent: str | None) -> Iterator[str]:
         """The rest of a message or of thoughts. sent: None if not even its part was added."""
@@ -95,7 +97,10 @@ _EMPTY: dict[str, dict[str, Any]] = {
     "message": {"content": []},
     "reasoning": {"content": []},
     "function_call": {"arguments": ""},
+    "custom_tool_call": {"input": ""},
 }
+# What the policy writes of a call.
+_WRITTEN = {"function_call": "arguments", "custom_tool_call": "input"}
 
 
 def _place(index: int, item: dict[str, Any]) -> dict[str, Any]:

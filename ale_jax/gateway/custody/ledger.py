@@ -213,7 +213,7 @@ class Ledger:
             episode = dataclasses.replace(episode, policy_seconds=conversation.agent.waited)
             limit = conversation.episode.limit or cut_at(tree.answered())
             episode = _at_limit(episode, limit)
-        counts = tree.counts
+        counts, unseen = tree.counts, conversation.episode.unseen
         trajectory = trajectory_of(
             episode,
             branches,
@@ -221,7 +221,7 @@ class Ledger:
             self._tokenizer.decode,
             mask_Iw=conversation.masks.masks(),
             sampling=conversation.sampling,
-            calls=CallCounts(counts.forks, counts.edited, counts.lost, counts.left_out),
+            calls=CallCounts(counts.forks, counts.edited, counts.lost, counts.left_out, unseen),
         )
         if episode.turns:
             return trajectory

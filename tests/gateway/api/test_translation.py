@@ -180,7 +180,6 @@ def test_a_field_that_is_null_is_left_out(ask, names):
 
 
 USER = [{"role": "user", "content": "Begin."}]
-IMAGE = {"type": "image_url", "image_url": {"url": "x"}}
 
 
 @pytest.mark.parametrize(
@@ -192,22 +191,10 @@ IMAGE = {"type": "image_url", "image_url": {"url": "x"}}
             "'x'",
             "tool_",
         ),
-        (
-            of_openai,
-            {"messages": [{"role": "user", "content": [IMAGE]}]},
-            "only text",
-            "messages.0",
-        ),
         (of_openai, {"messages": [{"role": "user"}]}, "missing", "messages.0.content"),
         (of_openai, {"messages": [{"role": "tool", "content": ""}]}, "tool_call_id", "messages.0"),
         (of_openai, {"response_format": {"type": "json_schema"}}, "missing", "response_format"),
         (of_anthropic, {"tool_choice": {"type": "tool", "name": "x"}}, "'x'", "tool_choice"),
-        (
-            of_anthropic,
-            {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
-            "only text",
-            "messages.0.content",
-        ),
     ],
 )
 def test_what_there_is_not_is_refused(ask, changes, message, field):

@@ -12,6 +12,9 @@ from ale_jax.data.packing import text_turn
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.request import EngineStopped
 from ale_jax.gateway.custody.ledger import Activity, AgentClock, conversation_key
+from ale_jax.gateway.episode import MAX_NAME, MAX_UNSEEN
+from ale_jax.gateway.messages import ChatMessage
+from ale_jax.gateway.requests import ChatRequest
 from ale_jax.model.params import init_params
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Episode, EpisodeKey, ReplyKind, Task
@@ -48,6 +51,21 @@ def _episode(reward=1.0):
 
 def _given(turn):
     return text_turn(turn.prompt_ids, turn.action_ids, turn.prompt_text, turn.action_text)
+
+
+@pytest.mark.heavy
+def test_what_the_policy_is_not_shown_is_told_with_the_trajectory(engine, tokenizer):
+    ledger = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=4)
+    ledger.open("a", KEY, Sampling())
+    told = (ChatMessage("user", "Read lemon.txt."),)
+    names = ("tool web_search", "image", "image", *(f"tool {n}" + "x" * 99 for n in range(99)))
+    asked = ChatRequest("m", told, unseen=names)
+    episode = ledger.episodes.find("a")
+    (pending,) = episode.ask(asked)
+    episode.answer(pending, asked)
+    unseen = ledger.close("a", _episode()).calls.unseen
+    assert unseen[:2] == ("tool web_search", "image"), "each once"
+    assert len(unseen) == MAX_UNSEEN and max(map(len, unseen)) == MAX_NAME, "agents make them up"
 
 
 def _play(ledger, name):
