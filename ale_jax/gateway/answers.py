@@ -89,10 +89,10 @@ def _is_short(asked: ChatRequest) -> bool:
     return asked.num_chars <= SHORT_CHARS
 
 
-def cancel(episode: GatewayEpisode, pending: Sequence[Pending]) -> None:
-    """Gives up calls whose client does not get their answers."""
+def cancel(episode: GatewayEpisode, pending: Sequence[Pending], was_sent: bool = False) -> None:
+    """Gives up calls whose client does not get their answers. was_sent: but for a part."""
     for each in pending:
-        episode.cancel(each)
+        episode.cancel(each, was_sent)
 
 
 def head_of(model: str, pending: Sequence[Pending], asked: ChatRequest) -> ChatResult:
@@ -161,8 +161,20 @@ async def streamed(
 
     pending = await ask(episode, asked, see)
     head, undelivered = head_of(model, pending, asked), list(pending)
-    told = _told(episode, asked, undelivered, news, head)
-    return _Stream(_as_text(told, events, head, on_result), lambda: cancel(episode, undelivered))
+    told, sent = _told(episode, asked, undelivered, news, head), _Sent()
+
+    def end() -> None:
+        cancel(episode, undelivered, sent.has_begun)
+
+    return _Stream(_as_text(told, events, head, on_result, sent), end)
+
+
+@dataclasses.dataclass
+class _Sent:
+    """content: of each reply so far. has_begun: whether anything of a reply was sent."""
+
+    content: defaultdict[int, str] = dataclasses.field(default_factory=lambda: defaultdict(str))
+    has_begun: bool = False
 
 
 class _Stream(StreamingResponse):
@@ -209,8 +221,8 @@ async def _as_text(
     events: StreamEvents,
     head: ChatResult,
     on_result: Callable[[ChatResult], None],
+    sent: _Sent,
 ) -> AsyncIterator[str]:
-    sent: defaultdict[int, str] = defaultdict(str)
     try:
         async with contextlib.aclosing(told):
             for event in events.start(head):
@@ -218,7 +230,8 @@ async def _as_text(
             async for news in told:
                 if isinstance(news, ChatResult):
                     on_result(news)
-                for event in _new_events(news, events, head, sent):
+                for event in _new_events(news, events, head, sent.content):
+                    sent.has_begun = True
                     yield event
     except ApiError as error:
         yield events.failed(error)

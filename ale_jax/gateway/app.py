@@ -26,7 +26,7 @@ from ale_jax.gateway.api import (
 )
 from ale_jax.gateway.episode import GatewayEpisode
 from ale_jax.gateway.episodes import Episodes, Guard, episode_of
-from ale_jax.gateway.kept_calls import HEADER, Histories, Retries
+from ale_jax.gateway.kept_calls import HEADER, Histories, Retries, as_sent
 from ale_jax.gateway.metrics import (
     HEALTH,
     LOAD_PAGE,
@@ -89,7 +89,8 @@ def make_app(
     @app.post("/v1/chat/completions")
     async def complete_chat(body: openai_chat.ChatBody, request: Request) -> Response:
         """OpenAI's chat completions."""
-        asked, custom = openai_chat.chat_request(body), openai_chat.custom_names(body)
+        asked = as_sent(openai_chat.chat_request(body), request)
+        custom = openai_chat.custom_names(body)
         episode = episode_of(request)
         if asked.stream:
             events = openai_chat.ChatEvents(asked.with_usage, custom)
@@ -100,7 +101,8 @@ def make_app(
     @app.post("/v1/completions")
     async def complete_text(body: openai_completions.CompletionsBody, request: Request) -> Response:
         """OpenAI's text completions."""
-        asked, echoed = openai_completions.completion_request(body), openai_completions.echoes(body)
+        asked = as_sent(openai_completions.completion_request(body), request)
+        echoed = openai_completions.echoes(body)
         episode = episode_of(request)
         if asked.stream:
             events = openai_completions.CompletionsEvents(body, echoed)
@@ -113,11 +115,12 @@ def make_app(
         """OpenAI's responses."""
         episode = episode_of(request)
         previous = body.previous_response_id
-        asked = openai_responses.chat_request(
+        translated = openai_responses.chat_request(
             body,
             histories.after(previous, episode) if previous else (),
             lambda response: histories.reply(response, episode),
         )
+        asked = as_sent(translated, request)
 
         def keep(result: ChatResult) -> None:
             if body.store is not False:
@@ -139,7 +142,7 @@ def make_app(
     @app.post(MESSAGES)
     async def create_message(body: anthropic_messages.MessagesBody, request: Request) -> Response:
         """Anthropic's messages."""
-        asked = anthropic_messages.chat_request(body)
+        asked = as_sent(anthropic_messages.chat_request(body), request)
         episode = episode_of(request)
         if asked.stream:
             events = anthropic_messages.MessagesEvents()

@@ -171,11 +171,11 @@ class GatewayEpisode:
         finish: Finish = "length" if sampled.stop != "stop" else "tool_calls" if named else "stop"
         return Choice(reply, finish, self._logprobs(sampled, request.options), said.stop)
 
-    def cancel(self, pending: Pending) -> None:
+    def cancel(self, pending: Pending, was_sent: bool = False) -> None:
         """Gives up a call whose client does not get the answer, which is counted as lost if there
-        is one, or may be."""
+        is one, or may be. was_sent: whether the client got a part of it."""
         if not _came_to_nothing(pending.sampled):
-            self.tree.lose(pending.call)
+            self.tree.lose(pending.call, was_sent)
         self.drop(pending)
 
     def drop(self, pending: Pending) -> None:
@@ -205,9 +205,11 @@ class GatewayEpisode:
         count = request.options.n
         if request.prompts:
             prompts = list(map(self._language.prompt_ids, request.prompts))
-            return [self.tree.begin_text(ids) for ids in prompts for _ in range(count)]
+            again = request.is_retry
+            return [self.tree.begin_text(ids, again) for ids in prompts for _ in range(count)]
         self._insert_given(request)
-        return [self.tree.begin(request.messages, request.tools) for _ in range(count)]
+        told = request.messages, request.tools, request.is_retry
+        return [self.tree.begin(*told) for _ in range(count)]
 
     def _count(self, replies: int) -> None:
         """ApiError (403) if the episode's agents have had all the replies that they may get."""

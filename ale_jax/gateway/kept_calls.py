@@ -4,6 +4,7 @@ the last response, and answers to calls that a client may send again."""
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -22,6 +23,7 @@ Value = TypeVar("Value")
 MAX_KEPT = 4096
 MAX_CHARS = 1 << 28
 HEADER = "Idempotency-Key"  # of a call that may be sent again
+COUNT_HEADER = "x-stainless-retry-count"  # of OpenAI's and Anthropic's clients: how often it was
 MAX_KEY = 256  # letters
 
 
@@ -51,6 +53,12 @@ class Newest(Generic[Value]):
         """Does nothing if there is no such value."""
         _, chars = self._kept.pop(key, (None, 0))
         self._chars -= chars
+
+
+def as_sent(asked: ChatRequest, request: Request) -> ChatRequest:
+    """Returns the request with what the client's headers say of it."""
+    is_retry = request.headers.get(COUNT_HEADER, "0").strip() not in ("", "0")
+    return dataclasses.replace(asked, is_retry=is_retry)
 
 
 _History = tuple[GatewayEpisode, tuple[ChatMessage, ...]]

@@ -52,7 +52,8 @@ class ChatRequest:
     schema: that the content must satisfy; None for any text. stream: whether the reply is sent
     while it is written, with_usage: and the usage at its end. prompts: texts or ids that the policy
     goes on with as they are, instead of the messages, of which there are none then. unseen: what
-    the client sent and the policy is not shown, by name, such as tools of a server."""
+    the client sent and the policy is not shown, by name, such as tools of a server. is_retry:
+    whether the client says that it has asked this before."""
 
     model: str
     messages: tuple[ChatMessage, ...]
@@ -66,6 +67,7 @@ class ChatRequest:
     with_usage: bool = False
     prompts: tuple[Prompt, ...] = ()
     unseen: tuple[str, ...] = ()
+    is_retry: bool = dataclasses.field(default=False, compare=False)
 
     @cached_property
     def num_chars(self) -> int:

@@ -20,10 +20,12 @@ class Written:
 
 class FakePolicy:
     """say: from the messages that it reads, as (role, text), to its reply; None lets the call wait
-    until `end`. asked: for each call the conversation, and the ids that were new in it."""
+    until `end`, when it has written what it `begins` with. asked: for each call the conversation,
+    and the ids that were new in it."""
 
     def __init__(self, say):
         self.say, self.asked, self.ended = say, [], []
+        self.begins = "I wait"
         self._contexts, self._waiting, self._lock = {}, {}, threading.Lock()
 
     def open(self):
@@ -39,7 +41,7 @@ class FakePolicy:
             text = self.say(read(context)[:-1])
             if text is None:
                 if stop_checker:
-                    stop_checker(sample("I wait", 0, cut=True).ids)
+                    stop_checker(sample(self.begins, 0, cut=True).ids)
                 self._waiting[conversation] = future
                 return future
             cut = options.max_tokens is not None and len(text) > options.max_tokens

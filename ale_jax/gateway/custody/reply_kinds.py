@@ -66,6 +66,9 @@ def _replaced(calls: Sequence[Call]) -> Iterator[Call]:
     for call in calls:
         if call.children:
             continue
+        if call.abandoned:  # its place was taken by a retry, whichever ended first
+            yield call
+            continue
         others = (other for other in same_prompt[call.start] if other is not call)
         later = ((other, told) for other, told in retold[call.start] if other.begun > call.ended)
         if any(_takes_the_place(other, call) for other in others) or any(

@@ -21,6 +21,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from ale_jax.gateway.custody.retries import abandoned
 from ale_jax.gateway.messages import (
     ChatMessage,
     path_keys,
@@ -85,10 +86,12 @@ class Call:
     parent: the call whose reply the agent has continued. messages: those since then. key: of the
     conversation up to the reply; b"" before there is one. sampled: None until the engine has
     answered. stop: as in `ale_jax.engine.request.Sampled`. lost: whether the agent may not have got
-    the answer. is_given: see `GivenTurn`. has_tools: whether it offers tools. retold: the replies
-    among `messages`, as the agent tells them, each with the key of all that comes before. begun,
-    ended: when it was made and answered, in ticks of the tree. kind, number: as in `records.Turn`,
-    once the episode has ended.
+    the answer. is_retry: whether the agent says that it has asked this before. was_sent: whether a
+    part of an answer that is lost was sent. abandoned: whether it is lost, and was asked for again.
+    is_given: see `GivenTurn`. has_tools: whether it offers tools. retold: the replies among
+    `messages`, as the agent tells them, each with the key of all that comes before. begun, ended,
+    lost_at: when it was made, answered and lost, in ticks of the tree. kind, number: as in
+    `records.Turn`, once the episode has ended.
     """
 
     parent: Call | None
@@ -100,12 +103,15 @@ class Call:
     key: bytes = b""
     stop: str = "stop"
     lost: bool = False
+    is_retry: bool = False
+    was_sent: bool = False
+    abandoned: bool = False
     is_given: bool = False
-    has_double: bool = False
     has_tools: bool = False
     retold: tuple[tuple[bytes, ChatMessage], ...] = ()
     begun: int = 0
     ended: int = 0
+    lost_at: int = 0
     children: int = 0
     kind: ReplyKind = ReplyKind.ACTION
     number: int = 0
@@ -168,24 +174,31 @@ class TokenTree:
         self._by_key: dict[bytes, list[Call]] = {}
         self._ticks = itertools.count(1)
         self._roots = 0  # of these calls, those that begin a conversation
+        self._lost: list[Call] = []  # the newest ones, also those that were abandoned
         self._lost_last: set[Call] = set()  # calls that were lost since one was begun
         self.counts = TreeCounts()
 
-    def begin(self, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]] = ()) -> Call:
+    def begin(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[dict[str, Any]] = (),
+        is_retry: bool = False,
+    ) -> Call:
         """Returns a call with these messages, which are the whole conversation as the agent tells
-        it.
+        it. is_retry: as in `Call`.
 
         ValueError if there are none, or the policy's turn is over.
         """
         call = self.place(messages, tools)
+        call.is_retry = is_retry
         with self._lock:
             self._count(call)
         return call
 
-    def begin_text(self, prompt_ids: np.ndarray) -> Call:
+    def begin_text(self, prompt_ids: np.ndarray, is_retry: bool = False) -> Call:
         """Returns a call that goes on with a text, and belongs to no conversation."""
         ids = np.asarray(prompt_ids, np.int32)
-        call = Call(None, (), ids, text_key(ids))
+        call = Call(None, (), ids, text_key(ids), is_retry=is_retry)
         with self._lock:
             self._count(call)
         return call
@@ -216,13 +229,9 @@ class TokenTree:
             call.ended = next(self._ticks)
             (call.key,) = path_keys(call.start, [reply])
             self._calls.append(call)
-            same = self._by_key.setdefault(call.key, [])
-            if same:
-                call.has_double = same[-1].has_double or not np.array_equal(
-                    same[-1].answer.ids, sampled.ids
-                )
-            same.append(call)
+            self._by_key.setdefault(call.key, []).append(call)
             self._add_child(call.parent, 1)
+            self._abandon()
             if self._remembered is not None and len(self._calls) > self._remembered:
                 self._forget(next(each for each in self._calls if not each.children))
 
@@ -248,25 +257,30 @@ class TokenTree:
             self.finish(call, messages[n], turn.reply)
             parent, begin = call, n + 1
 
-    def lose(self, call: Call) -> None:
-        """Says that the agent may not have got the answer, or that there was none."""
+    def lose(self, call: Call, was_sent: bool = False) -> None:
+        """Says that the agent may not have got the answer, or that there was none. was_sent: as in
+        `Call`."""
         with self._lock:
-            self.counts.lost += not call.lost
-            call.lost = True
+            if not call.lost:
+                call.lost, call.was_sent, call.lost_at = True, was_sent, next(self._ticks)
+                self._lost.append(call)
+                self._abandon()
             self._lost_last.add(call)
 
     def find(self, call: Call) -> None:
         """Says that the agent has the answer after all."""
         with self._lock:
-            self.counts.lost -= call.lost
-            call.lost = False
+            if call.lost:
+                call.lost = call.abandoned = False
+                self._lost.remove(call)
+                self._abandon()
             self._lost_last.discard(call)
 
     @property
     def num_lost_last(self) -> int:
         """The lost calls after which the agent has made no other one."""
         with self._lock:
-            return len(self._lost_last)
+            return sum(not call.abandoned for call in self._lost_last)
 
     def branches(self, choice: BranchChoice) -> list[Branch]:
         """Returns what to train on, the branch with the most replies first. all: every reply once;
@@ -314,8 +328,22 @@ class TokenTree:
         keys, and its length in messages."""
         for length in range(len(keys) - 1, 0, -1):
             if same := self._by_key.get(keys[length - 1]):
-                return same[-1], length
+                return _read(same)[-1], length
         return None, 0
+
+    def _has_double(self, call: Call) -> bool:
+        """Whether the agent may have got another reply with the same text and other ids."""
+        others = _read(self._by_key.get(call.key, [call]))
+        return any(not np.array_equal(each.answer.ids, call.answer.ids) for each in others)
+
+    def _abandon(self) -> None:
+        """Finds out which lost calls were asked for again."""
+        if self._remembered is not None:
+            del self._lost[: -self._remembered]
+        gone = abandoned(self._lost, self._calls) if self._lost else []
+        for call in self._lost:
+            call.abandoned = call in gone
+        self.counts.lost = len(self._lost) - len(gone)
 
     def _count(self, call: Call) -> None:
         call.begun = next(self._ticks)
@@ -323,9 +351,15 @@ class TokenTree:
         if any(message.role == "assistant" for message in call.messages):
             self.counts.edited += 1
         parent = call.parent
-        self.counts.ambiguous += parent is not None and parent.has_double
+        self.counts.ambiguous += parent is not None and self._has_double(parent)
         siblings = self._roots if parent is None else parent.children
         self.counts.forks += siblings > 0
+
+
+def _read(same: Sequence[Call]) -> Sequence[Call]:
+    """Of calls whose replies are the same to the agent, those that it may have got; all, if it goes
+    on from one though none should have reached it."""
+    return [call for call in same if not call.abandoned] or same
 
 
 def _without_repeats(leaves: Sequence[Call]) -> Iterator[Branch]:
