@@ -46,7 +46,7 @@ FILES = {
 SYSTEM_DIRS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 # What the runner needs to make namespaces for the agent's processes. It has them in the sandbox's
 # user namespace only, and drops them in every process that it starts.
-RUNNER_CAPABILITIES = ("SYS_ADMIN", "SYS_CHROOT", "SETPCAP", "SYS_RESOURCE")
+RUNNER_CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SYS_CHROOT", "SETPCAP", "SYS_RESOURCE")
 DEVICE_LINKS = {
     "fd": "/proc/self/fd",
     "ptmx": "pts/ptmx",

@@ -1,7 +1,9 @@
 """What an episode leaves: a reset brings back all that a next episode could see, or ends the
 sandbox."""
 
+import concurrent.futures
 import dataclasses
+import socket
 
 import pytest
 
@@ -100,3 +102,59 @@ def test_a_terminal_that_was_used_ends_nothing(box):
     assert box.expect("here").matched
     box.reset()
     assert box.run("echo up").output == "up\n"
+
+
+# Closes connections at the side of their server, which then has to wait in TIME_WAIT.
+CONNECT = r"""
+import socket
+server = socket.create_server(("127.0.0.1", 8080))
+for _ in range(100):
+    client = socket.create_connection(("127.0.0.1", 8080))
+    served, _ = server.accept()
+    served.close()
+    client.recv(1)
+    client.close()
+"""
+# Without SO_REUSEADDR, as a program has it that knows nothing of earlier ones.
+LISTEN = r"""
+import socket
+socket.socket().bind(("127.0.0.1", 8080))
+print([line for name in ("tcp", "tcp6", "udp")
+       for line in open(f"/proc/net/{name}").read().splitlines()[1:]])
+"""
+
+
+def test_connections_hold_no_port_of_the_next_episode(box):
+    done = box.exec(["python3", "-c", CONNECT])
+    assert done.exit_code == 0, done
+    box.reset()
+    after = box.exec(["python3", "-c", LISTEN])
+    assert (after.exit_code, after.stdout) == (0, "[]\n"), after
+
+
+def test_a_network_that_was_used_is_another_where_the_runner_can_make_one(runtime, box):
+    """Docker's runner has no right to, so that what the kernel has counted stays to be seen."""
+    count = "cat /proc/net/dev /proc/net/snmp /proc/net/snmp6 /proc/1/net/snmp | sha256sum"
+    new = box.run(count).output
+    for command in (
+        "true",
+        "ping6 -c1 ::1; exec 3<> /dev/tcp/127.0.0.1/9",
+        "exec 3<> /dev/udp/1.1/9",
+    ):
+        box.run(command)
+        box.reset()
+        assert box.run(count).output == new or runtime.name == "docker", command
+
+
+def test_what_is_relayed_is_reached_in_another_network(box):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(10.0)
+        with box.relay(8900, *server.getsockname()):
+            for _ in range(3):
+                client = "exec 3<> /dev/tcp/127.0.0.1/8900 && head -c 5 <&3"
+                with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                    reading = pool.submit(box.run, client)
+                    with server.accept()[0] as served:
+                        served.sendall(b"hello")
+                        assert reading.result().output == "hello"
+                box.reset()

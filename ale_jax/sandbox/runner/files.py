@@ -85,14 +85,14 @@ def make_directories(path: str) -> None:
     os.close(parent)
 
 
-def empty_directory(path: str, user: int) -> None:
-    """Makes `path` an empty directory of `user`, and replaces links, files and inaccessible
-    directories at or in the way of `path`. No process of the agent may be alive."""
+def empty_directory(path: str, user: int, but: set[str]) -> None:
+    """Makes `path` a directory of `user` that is empty except for `but`, and replaces links, files
+    and inaccessible directories at or in its way. No process of the agent may be alive."""
     parent = os.open("/", os.O_PATH)
     for part in filter(None, path.split("/")):
         parent = enter_whatever_it_is(parent, part)
     os.close(parent)
-    empty(path, 0o700, user)
+    empty(path, 0o700, user, but)
 
 
 def enter_whatever_it_is(parent: int, name: str) -> int:
@@ -152,9 +152,9 @@ def describe_entry(entry: os.DirEntry) -> dict:
     }
 
 
-def empty(directory: str, mode: int, user: int) -> None:
-    """Removes everything in `directory` except mount points, and makes it as a new one: of `user`
-    and its group, without attributes. No process of the agent may be alive.
+def empty(directory: str, mode: int, user: int, but: set[str]) -> None:
+    """Removes everything in `directory` except `but`, and makes it as a new one: of `user` and its
+    group, without attributes. No process of the agent may be alive.
 
     Subdirectories are moved up to the top before they are removed, so that a deep tree needs
     neither recursion nor many open files. Inaccessible ones are made accessible first.
@@ -162,8 +162,7 @@ def empty(directory: str, mode: int, user: int) -> None:
     os.chmod(directory, mode)
     prefix, serial = os.urandom(8).hex(), 0
     top = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    mounted = mounts_in(directory) if some_names(top) else set()
-    while names := some_names(top, mounted):
+    while names := some_names(top, but):
         for name in names:
             if unlinked(name, top):
                 continue
@@ -209,12 +208,6 @@ def some_names(directory: int, but: set[str] = frozenset()) -> list[str]:
     with os.scandir(directory) as entries:
         wanted = (entry.name for entry in entries if entry.name not in but)
         return list(itertools.islice(wanted, BATCH))
-
-
-def mounts_in(directory: str) -> set[str]:
-    """Names of the entries of `directory` that are mount points."""
-    points = [line.split()[4] for line in kernel.read("self/mountinfo").decode().splitlines()]
-    return {os.path.basename(each) for each in points if os.path.dirname(each) == directory}
 
 
 def unlinked(name: str, parent: int) -> bool:

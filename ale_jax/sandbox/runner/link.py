@@ -214,6 +214,12 @@ class Relay:
             self._loop.cancel(accepting)
             listener.close()
 
+    def listen_again(self) -> None:
+        """On the same ports of another network, into which this process has moved."""
+        for port in [*self._listening]:
+            self.unlisten(port)
+            self.listen(port)
+
     async def connect(self, port: int, stream: RunnerStream) -> dict:
         """Joins `stream` with the service that listens on `port` inside, until one side ends."""
         _check_port(port)

@@ -39,17 +39,17 @@ class Runner:
     RuntimeError or ValueError, or has too large a number, the outcome has its text.
     """
 
-    def __init__(self, loop: Loop, agent: Agent, parts: dict[str, int]):
+    def __init__(self, loop: Loop, agent: Agent, parts: dict[str, int], mounts: Mounts):
         self.loop, self.agent, self.parts = loop, agent, parts
         self.link = RunnerLink(loop, self.serve)
         self.relay = Relay(loop, self.link)
+        agent.network_is_new = self.relay.listen_again
         self.archives = Archives(loop, agent)
         self.sessions: dict[str, Session] = {}
         self.directories: dict[str, str] = {}  # where to start sessions that must be reopened
         self.jobs: dict[str, Job] = {}
+        self._mounts = mounts
         self._clear()
-        # A root on disk is replaced as a whole.
-        self._mounts = Mounts(agent.new_mounts | (set() if parts else {"/"}))
         self._initial = self._describe()
 
     def is_busy(self) -> bool:
@@ -241,7 +241,7 @@ class Runner:
 
     def _clear(self) -> None:
         for path, mode in (self.parts | SHM).items():
-            files.empty(path, mode, self.agent.rights.uid)
+            files.empty(path, mode, self.agent.rights.uid, self._mounts.within(path))
 
     def _describe(self) -> SystemState:
         return describe(self.parts | SHM, self.agent.others, self._mounts)
@@ -278,8 +278,9 @@ class Runner:
 
     async def do_replace(self, request: Request, stream: RunnerStream) -> dict:
         """Replaces whatever is at `path` with a directory that contains only the files."""
-        files.empty_directory(request["path"], self.agent.rights.uid)
-        await _write(request["files"], stream, request["path"])
+        path = request["path"]
+        files.empty_directory(path, self.agent.rights.uid, self._mounts.within(path))
+        await _write(request["files"], stream, path)
         return {}
 
     async def do_list(self, request: Request, stream: RunnerStream) -> dict:
@@ -300,7 +301,7 @@ class Runner:
 
     def _snapshot_words(self) -> list[str]:
         """Arguments for tar. Leaves out mounts of the runtime, which are not the agent's files."""
-        mounted = {f"{path}/{name}" for path in self.parts for name in files.mounts_in(path)}
+        mounted = {f"{path}/{name}" for path in self.parts for name in self._mounts.within(path)}
         words = [f"--exclude={path[1:]}" for path in mounted - self.parts.keys()]
         return ["--anchored", "--no-wildcards", *words, *(path[1:] for path in self.parts)]
 
@@ -360,9 +361,11 @@ def main(config: dict) -> None:
         config["rights"] |= {"score": received[0], "groups": received[1:]}
     loop, parts, memory = Loop(), config.pop("parts"), config.pop("memory_bytes")
     rights = Rights(**config.pop("rights"), denies_hoards=memory > 0)
-    world = config.pop("world")
-    agent = Agent(loop, rights, World(world) if world else None, **config)
-    runner = Runner(loop, agent, parts)
+    shm = config.pop("world")
+    world = World(shm) if shm else None
+    mounts = Mounts((parts or {"/": 0}) | SHM)  # a root on disk is replaced as a whole
+    agent = Agent(loop, rights, world, **config)
+    runner = Runner(loop, agent, parts, mounts)
     if memory:
         loop.spawn(guard(loop, agent, memory, runner.is_busy))
     if not world:

@@ -22,7 +22,7 @@ from .files import RUNNER_ID, WORK, Account, is_mapped
 from .loop import READ, Event, Loop
 from .rights import Rights
 from .usage import Sockets
-from .world import MAX_TERMINALS, MOUNTS, World
+from .world import MAX_TERMINALS, World
 
 DEATH_S = 5.0
 STOPPED_STATES = (b"T", b"t", b"Z", b"X", b"")  # the last of a process that is gone
@@ -71,6 +71,8 @@ class Agent:
     env: further environment variables of its processes.
     substitutes: commands for programs that the image may lack.
     pids: maximum number of its processes and threads at a time.
+
+    network_is_new: called when this process has moved to another network.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class Agent:
         # the agent's processes, until they execute a program, from ptrace and /proc.
         kernel.call("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0)
         loop.spawn(self._reap_forever())
+        self.network_is_new: Callable[[], None] = lambda: None
         if world:
             world.make()
             world.wait()
@@ -136,7 +139,7 @@ class Agent:
         self._reap()
         self._require_room()
         if self._world and not self._world.init:
-            self._world.make()
+            self._make_world()
             self._world.wait()
         with self.rights.expendable():
             pid = kernel.fork(lambda: self._be_child(argv, fds, directory, env, terminal, account))
@@ -220,11 +223,6 @@ class Agent:
                     child.exit_code = code if code >= 0 else 128 - code
                     child.ended.set()
 
-    @property
-    def new_mounts(self) -> frozenset[str]:
-        """Paths of mounts that are made anew whenever all processes are killed."""
-        return MOUNTS if self._world else frozenset()
-
     def others(self) -> set[int]:
         """The pids of the agent's processes."""
         return kernel.living() - self._own - {self._world.init if self._world else 1}
@@ -245,7 +243,7 @@ class Agent:
         old = self._world.init
         if old:
             os.kill(old, signal.SIGKILL)
-        self._world.make()
+        self._make_world()
         self._reap()
         while old in kernel.living():
             left = deadline - time.monotonic()
@@ -254,6 +252,10 @@ class Agent:
             select.select([self._wake_r], [], [], left)
             self._reap()
         self._world.wait()
+
+    def _make_world(self) -> None:
+        if self._world.make():
+            self.network_is_new()
 
     def kill_tree(self, child: Child) -> None:
         """Kills a child, its descendants, and processes that descend from no child any more.

@@ -30,39 +30,46 @@ class SystemState(dict):
 
 
 class Mounts:
-    """The mounts that this process sees.
+    """The mounts of the namespace in which this process is when it makes this: the agent's own, or
+    the one that each world starts with. They are read again only if the kernel reports a change.
 
-    new: the paths of those that are made for each episode, in a namespace of its own. If there are
-        none, this process stays in its namespace, and reads its mounts again only when the kernel
-        reports a change.
-    lines: place, options and file system of each, without numbers that a remade one gets anew, and
-        without the source, which may be deleted later (a socket).
-    kept: the places at which the uppermost mount may be written to and is not new, but for those of
-        processes.
+    known: paths of mounts that a reset empties or replaces.
+    lines: place, options and file system of each, without the source, which may be deleted later (a
+        socket).
+    kept: the places at which the uppermost mount may be written to and is not known, but for those
+        of processes.
     """
 
-    def __init__(self, new: Collection[str]):
-        self._new = new
-        self._changes = None if new else select.poll()
-        if self._changes:
-            namespace = os.open("self/mountinfo", os.O_RDONLY, dir_fd=kernel.proc())
-            self._changes.register(namespace, select.POLLERR | select.POLLPRI)
+    def __init__(self, known: Collection[str]):
+        self._known = {*known}
+        self._file = os.open("self/mountinfo", os.O_RDONLY, dir_fd=kernel.proc())
+        self._changes = select.poll()
+        self._changes.register(self._file, select.POLLERR | select.POLLPRI)
         self._read()
 
     def look(self) -> None:
         """Brings `lines` and `kept` up to date."""
-        if self._changes is None or self._changes.poll(0):
+        if self._changes.poll(0):
             self._read()
 
+    def within(self, directory: str) -> set[str]:
+        """The names of the entries of `directory` that are mount points."""
+        self.look()
+        return self._within.get(directory, set())
+
     def _read(self) -> None:
-        lines = kernel.read("self/mountinfo").decode().splitlines()
-        self.lines = [" ".join(line.split(" ")[4:]) for line in lines]
+        os.lseek(self._file, 0, os.SEEK_SET)
+        with open(self._file, closefd=False) as file:
+            self.lines = [" ".join(line.split(" ")[4:]) for line in file]
+        self._within: dict[str, set[str]] = {}
         writable = {}
         for line in self.lines:
             path, options, *rest = line.split(" ")
+            parent, name = os.path.split(path)
+            self._within.setdefault(parent, set()).add(name)
             kind = rest[rest.index("-") + 1]
             writable[path] = options.startswith("rw") and kind != "proc"
-        self.kept = {path for path, is_writable in writable.items() if is_writable} - {*self._new}
+        self.kept = {path for path, may in writable.items() if may} - self._known
 
 
 def describe(parts: Collection[str], others: Callable[[], set[int]], mounts: Mounts) -> SystemState:
@@ -75,7 +82,7 @@ def describe(parts: Collection[str], others: Callable[[], set[int]], mounts: Mou
         sysctls={name: kernel.read(f"sys/kernel/{name}") for name in SYSCTLS},
         mounts=mounts.lines,
         files={path: _use(path) for path in parts},
-        written={path: _tree(path) for path in mounts.kept - {*parts}},
+        written={path: _tree(path) for path in mounts.kept},
     )
 
 
