@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.egress.policy import EgressPolicy
+from ale_jax.sandbox.renewal import RenewableSandbox
 from ale_jax.sandbox.spec import SandboxSpec
 
 P = ParamSpec("P")
@@ -83,7 +84,7 @@ def entered(manager: AbstractAsyncContextManager[T]) -> Iterator[T]:
 class BlockingSandbox:
     """An `api.Sandbox` for one thread at a time; another thread may call `close`."""
 
-    def __init__(self, sandbox: AsyncSandbox):
+    def __init__(self, sandbox: RenewableSandbox):
         self.later = sandbox  # the same sandbox, for coroutines in the process-wide loop
 
     run = blocking(AsyncSandbox.run)
@@ -99,6 +100,7 @@ class BlockingSandbox:
     replace_directory = blocking(AsyncSandbox.replace_directory)
     restore = blocking(AsyncSandbox.restore)
     reset = blocking(AsyncSandbox.reset)
+    renew = blocking(RenewableSandbox.renew)
     kill_processes = blocking(AsyncSandbox.kill_processes)
     alive = blocking(AsyncSandbox.alive)
     close = blocking(AsyncSandbox.close)
@@ -135,7 +137,7 @@ class BlockingSandbox:
 class StartsBlocking:
     """Gives a runtime the blocking `start`, based on its coroutine `launch`."""
 
-    launch: Callable[..., Coroutine[Any, Any, AsyncSandbox]]
+    launch: Callable[..., Coroutine[Any, Any, RenewableSandbox]]
 
     def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> BlockingSandbox:
         """Returns a working sandbox. Errors: SandboxStartError."""
@@ -150,11 +152,11 @@ class StartsBlocking:
 class _Start:
     """A launch that can be given up at any time, whether or not it has begun."""
 
-    def __init__(self, launch: Coroutine[Any, Any, AsyncSandbox]):
+    def __init__(self, launch: Coroutine[Any, Any, RenewableSandbox]):
         self._launch = launch
-        self._task: asyncio.Task[AsyncSandbox] | None = None
+        self._task: asyncio.Task[RenewableSandbox] | None = None
 
-    async def run(self) -> AsyncSandbox:
+    async def run(self) -> RenewableSandbox:
         self._task = asyncio.get_running_loop().create_task(self._launch)
         return await self._task
 

@@ -44,6 +44,7 @@ from ale_jax.sandbox.disk.store import Reference, is_reference
 from ale_jax.sandbox.egress.proxy import Record
 from ale_jax.sandbox.host_ids import HostId
 from ale_jax.sandbox.link import Link
+from ale_jax.sandbox.renewal import RenewableSandbox
 from ale_jax.sandbox.spec import ETC, SandboxSpec
 
 NEEDS = """
@@ -103,7 +104,7 @@ class BubblewrapRuntime(StartsBlocking):
         labels: Mapping[str, str],
         record: Record = log_denial,
         snapshot: bytes = b"",
-    ) -> AsyncSandbox:
+    ) -> RenewableSandbox:
         """Returns a working sandbox. record: called for each connection that is refused. snapshot:
         of a root on disk, with which it starts; empty: none.
 
@@ -113,9 +114,13 @@ class BubblewrapRuntime(StartsBlocking):
         if spec.disk_mb:
             return await self._launch_on_disk(spec, record, snapshot)
         assert not snapshot, "only a root on disk starts with a snapshot"
-        started = await self._in_spawner(self._spawn_in_memory, spec)
-        contents = {ETC: etc_archive(spec)} if ETC in spec.writable else {}
-        return await self._boot(started, spec, record, contents=contents)
+
+        async def begin() -> AsyncSandbox:
+            started = await self._in_spawner(self._spawn_in_memory, spec)
+            contents = {ETC: etc_archive(spec)} if ETC in spec.writable else {}
+            return await self._boot(started, spec, record, contents=contents)
+
+        return RenewableSandbox(await begin(), begin)
 
     async def forget(self, snapshot: bytes) -> None:
         """Frees what a snapshot holds on this host. Errors: SandboxError."""
@@ -129,7 +134,7 @@ class BubblewrapRuntime(StartsBlocking):
 
     async def _launch_on_disk(
         self, spec: SandboxSpec, record: Record, snapshot: bytes
-    ) -> AsyncSandbox:
+    ) -> DiskSandbox:
         image = self._unpacked.get(spec.image) or await asyncio.to_thread(self._unpack, spec)
 
         async def begin(origin: Reference | None) -> AsyncSandbox:
@@ -281,9 +286,9 @@ def _claim_user() -> HostId | None:
 Start = Callable[[Reference | None], Awaitable[AsyncSandbox]]
 
 
-class DiskSandbox(AsyncSandbox):
-    """An `AsyncSandbox` that is reset by replacing its machine, since the agent may have changed
-    everything in its root. A call in progress then fails with SandboxError.
+class DiskSandbox(RenewableSandbox):
+    """A sandbox that is reset by replacing its machine, since the agent may have changed everything
+    in its root.
 
     A snapshot is a `Reference` to a copy of the root, which stays on this host until the runtime
     is told to `forget` it.
@@ -293,9 +298,8 @@ class DiskSandbox(AsyncSandbox):
     """
 
     def __init__(self, first: AsyncSandbox, start: Start):
-        super().__init__(first._machine, first.spec, {})
+        super().__init__(first, lambda: start(None))
         self._start = start
-        self._take(first)
 
     async def snapshot(self, max_bytes: int | None = None) -> bytes:
         """max_bytes: SandboxError if it holds more."""
@@ -306,28 +310,8 @@ class DiskSandbox(AsyncSandbox):
         return bytes(reference)
 
     async def restore(self, snapshot: bytes) -> None:
-        await self._replace(Reference.parse(snapshot))
+        copy = Reference.parse(snapshot)
+        await self._replace(lambda: self._start(copy))
 
     async def reset(self) -> None:
-        await self._replace(None)
-
-    async def _replace(self, origin: Reference | None) -> None:
-        await self.kill_processes()  # so that what is running ends with a result
-        new = await self._start(origin)
-        try:
-            for port in self._doors.keys() - new._doors.keys():
-                await new._open(port, self._doors[port])
-            if new._proxy is not None:
-                new.set_network(self.network)
-        except BaseException:
-            await new.close()
-            raise
-        machine, proxy = self._machine, self._proxy
-        self._take(new)
-        if proxy is not None:
-            proxy.close()
-        await machine.destroy()
-
-    def _take(self, other: AsyncSandbox) -> None:
-        self._machine, self._proxy, self._doors = other._machine, other._proxy, other._doors
-        self._machine.link.accept = self._accept
+        await self.renew()

@@ -11,7 +11,7 @@ import posixpath
 import subprocess
 import tarfile
 import time
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping
 from typing import Any
 
 import docker
@@ -39,6 +39,7 @@ from ale_jax.sandbox.hub import daemon
 from ale_jax.sandbox.hub.daemon import DEADLINE, OWNER, labels_of
 from ale_jax.sandbox.hub.hub import Hub
 from ale_jax.sandbox.link import DockerLink
+from ale_jax.sandbox.renewal import RenewableSandbox
 from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, SHM, TMP, WORK, SandboxSpec
 
 API_S = 30.0
@@ -113,7 +114,7 @@ class DockerRuntime(StartsBlocking):
         labels: Mapping[str, str],
         record: Record = log_denial,
         snapshot: bytes = b"",
-    ) -> AsyncSandbox:
+    ) -> RenewableSandbox:
         """Returns a working sandbox. record: called for each connection that is refused. snapshot:
         always empty, as there is no root on disk.
 
@@ -125,6 +126,15 @@ class DockerRuntime(StartsBlocking):
             raise SandboxStartError(
                 f"docker has no runtime {spec.runtime!r} (only {known}): add it to the daemon"
             )
+
+        def begin() -> Coroutine[Any, Any, AsyncSandbox]:
+            return self._begin(spec, labels, record)
+
+        return RenewableSandbox(await begin(), begin)
+
+    async def _begin(
+        self, spec: SandboxSpec, labels: Mapping[str, str], record: Record
+    ) -> AsyncSandbox:
         link = DockerLink()
         async with self._sockets.offer(link) as mounts:
             # Root's id cannot be another, and a daemon elsewhere has no file of this host.

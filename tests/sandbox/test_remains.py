@@ -83,6 +83,14 @@ def test_no_note_in_a_file_outlives_a_reset(box):
     assert look(box) == new
 
 
+def test_what_cannot_be_restored_ends_the_sandbox(box):
+    """More attributes than the kernel can list."""
+    spoil = "import os\nfor n in range(300): os.setxattr('/work', f'user.{n:0>240}', b'')"
+    assert box.exec(["python3", "-c", spoil]).exit_code == 0
+    with pytest.raises(SandboxLost, match="cannot be reset"):
+        box.reset()
+
+
 def test_a_terminal_that_was_changed_is_new_or_ends_the_sandbox(runtime, box):
     """Docker's terminals are mounted for all episodes, and bubblewrap's for one."""
     new = look(box)

@@ -59,8 +59,9 @@ class Mounts:
 
     def _read(self) -> None:
         os.lseek(self._file, 0, os.SEEK_SET)
-        with open(self._file, closefd=False) as file:
-            self.lines = [" ".join(line.split(" ")[4:]) for line in file]
+        with open(self._file, "rb", closefd=False) as file:
+            lines = file.read().decode().splitlines()
+        self.lines = [" ".join(line.split(" ")[4:]) for line in lines]
         self._within: dict[str, set[str]] = {}
         writable = {}
         for line in self.lines:

@@ -68,7 +68,7 @@ FIRST_UNTOLD = 126  # this and higher exit codes mean "cannot be run" or "killed
 
 
 class VerifierFailed(SandboxError):
-    """There is no verdict. Says nothing about the agent; `control.judge` finds out."""
+    """There is no verdict. Says nothing about the agent; `judge` finds out."""
 
 
 class VerifierTimedOut(VerifierFailed):
@@ -335,8 +335,9 @@ def judge(sandbox: BlockingSandbox, verifier: Verifier, restore: Callable[[], No
     """Judges what the agent left behind. If there is no verdict, runs the same verifier on the
     untouched task, as a control. If the control has a verdict, the agent's work is the cause.
 
-    The control runs at once, in the same sandbox, with the same time limit. Its outcome is not
-    kept, because it says only what the host could do at that time.
+    The control runs at once, with the same time limit, on a machine that the agent has never seen:
+    what it left behind could spoil the control, or the reset before it. Its outcome is not kept,
+    because it says only what the host could do at that time.
 
     restore: resets the sandbox and prepares the initial state of the task.
 
@@ -348,6 +349,7 @@ def judge(sandbox: BlockingSandbox, verifier: Verifier, restore: Callable[[], No
         return Judgement(verify(sandbox, verifier).reward)
     except VerifierFailed as error:
         missing = error
+    sandbox.renew()
     restore()
     try:
         verify(sandbox, verifier).reward  # noqa: B018, raises if the report has no reward

@@ -15,6 +15,13 @@ WORK = {
     "prints another report": "echo '{\"reward\": 1}'",
 }
 
+# More attributes of /work than the kernel can list, so that nobody can remove them.
+UNLISTED = """
+import os
+for number in range(300):
+    os.setxattr("/work", f"user.{number:0>240}", b"")
+"""
+
 
 def untouched(box):
     """Brings the box into the initial state of a task whose tests run /app/work.sh."""
@@ -68,6 +75,16 @@ def test_the_control_sees_nothing_of_the_agents(box):
     script = b"ls /app/more /tmp/more > /dev/null 2>&1 && sleep 60\n" + verifier.files["test.sh"]
     seen = dataclasses.replace(verifier, files={"test.sh": script})
     assert judge(box, seen, untouched(box)).no_verdict
+
+
+@pytest.mark.heavy
+@pytest.mark.each_runtime
+def test_the_control_needs_no_reset_of_what_the_agent_has_used(box):
+    """A reset that fails would be nobody's fault, and the verdict with it."""
+    leave(box, "sleep 60")
+    spoilt = box.exec(["python3", "-c", UNLISTED])
+    assert spoilt.exit_code == 0, spoilt
+    assert judge(box, program_verifier(), untouched(box)).no_verdict
 
 
 def test_a_report_that_has_no_reward_is_no_verdict(box):

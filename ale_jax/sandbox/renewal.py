@@ -1,0 +1,46 @@
+"""A sandbox that can go on as another machine, in which nothing of the old one is left."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from ale_jax.sandbox.async_sandbox import AsyncSandbox
+
+
+class RenewableSandbox(AsyncSandbox):
+    """An `AsyncSandbox` whose machine can be replaced. A call that is in progress then fails with
+    SandboxError.
+
+    first: what it begins as. another: starts one like it.
+    """
+
+    def __init__(self, first: AsyncSandbox, another: Callable[[], Awaitable[AsyncSandbox]]):
+        super().__init__(first._machine, first.spec, first._contents)
+        self._another = another
+        self._take(first)
+
+    async def renew(self) -> None:
+        """As `reset`, but on a machine where nothing of an earlier episode has run, which takes as
+        long as a start. Errors: SandboxStartError, with the old machine as it is then."""
+        await self._replace(self._another)
+
+    async def _replace(self, start: Callable[[], Awaitable[AsyncSandbox]]) -> None:
+        await self.kill_processes()  # so that what is running ends with a result
+        new = await start()
+        try:
+            for port in self._doors.keys() - new._doors.keys():
+                await new._open(port, self._doors[port])
+            if new._proxy is not None:
+                new.set_network(self.network)
+        except BaseException:
+            await new.close()
+            raise
+        machine, proxy = self._machine, self._proxy
+        self._take(new)
+        if proxy is not None:
+            proxy.close()
+        await machine.destroy()
+
+    def _take(self, other: AsyncSandbox) -> None:
+        self._machine, self._proxy, self._doors = other._machine, other._proxy, other._doors
+        self._machine.link.accept = self._accept
