@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ale_jax.errors import RolloutsFailed
-from ale_jax.gateway.answers import answer, streamed
+from ale_jax.gateway.answers import EVENT_STREAM, answer, streamed
 from ale_jax.gateway.api import (
     anthropic_messages,
     openai_chat,
@@ -36,9 +36,10 @@ from ale_jax.gateway.metrics import (
     Measure,
     load_page,
 )
-from ale_jax.gateway.requests import ApiError, ChatRequest, ChatResult
+from ale_jax.gateway.requests import ApiError, ChatRequest, ChatResult, ContextFull
 
 MESSAGES = "/v1/messages"  # below it, errors have Anthropic's shape
+RESPONSES = "/v1/responses"
 
 
 def make_app(
@@ -110,7 +111,7 @@ def make_app(
         result = await answered(episode, asked, request)
         return JSONResponse(openai_completions.completion(result, echoed))
 
-    @app.post("/v1/responses")
+    @app.post(RESPONSES)
     async def create_response(body: openai_responses.ResponsesBody, request: Request) -> Response:
         """OpenAI's responses."""
         episode = episode_of(request)
@@ -133,7 +134,10 @@ def make_app(
 
         if asked.stream:
             events = responses_events.ResponsesEvents(body)
-            return await streamed(episode, asked, model, events, count_and_keep)
+            try:
+                return await streamed(episode, asked, model, events, count_and_keep)
+            except ContextFull as error:  # Codex looks for it in a stream only
+                return Response(events.failed(error), media_type=EVENT_STREAM)
         result = await answered(episode, asked, request)
         keep(result)
         items = list(openai_responses.output_items(result, responses_tools.origins(body.tools)))
@@ -172,8 +176,11 @@ async def _show_error(request: Request, failed: ApiError) -> JSONResponse:
     shape: Callable[[ApiError], dict[str, Any]] = openai_chat.error
     if request.url.path.startswith(MESSAGES):
         shape = anthropic_messages.error
+    status = failed.status
+    if status == 403 and request.url.path == RESPONSES:
+        status = 400  # Codex repeats a call that gets any other status
     headers = {} if failed.retry_after is None else {"Retry-After": str(failed.retry_after)}
-    return JSONResponse(shape(failed), failed.status, headers)
+    return JSONResponse(shape(failed), status, headers)
 
 
 async def _show_invalid(request: Request, error: RequestValidationError) -> JSONResponse:

@@ -18,10 +18,10 @@ from ale_jax.gateway.custody.token_tree import Branch, BranchChoice, Call, Given
 from ale_jax.gateway.language import Language
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import (
-    CONTEXT_FULL,
     ApiError,
     ChatRequest,
     Choice,
+    ContextFull,
     Finish,
     SampleOptions,
     TokenLogprob,
@@ -118,8 +118,8 @@ class GatewayEpisode:
         options = self._sampled_by(request)
         with _refusing("prompt" if request.prompts else "messages"):
             calls = self._calls(request)
-        if any(map(self._is_full, calls)):  # here, so that a stream is refused before it begins
-            raise self._context_full()
+        for call in filter(self._is_full, calls):  # here: a stream is refused before it begins
+            raise self._context_full(call)
         self._count(len(calls))
         self._note_unseen(request)
         self._wait_for(calls)
@@ -163,7 +163,7 @@ class GatewayEpisode:
         sampled = self.sampled(pending)
         if not len(sampled.ids):
             self.drop(pending)
-            raise self._context_full()
+            raise self._context_full(pending.call)
         said = self._language.read(sampled.ids, request)
         named = tuple(dataclasses.replace(each, id=_new_id()) for each in said.calls)
         reply = ChatMessage("assistant", said.content, said.reasoning, named)
@@ -217,7 +217,8 @@ class GatewayEpisode:
         with self._lock:
             if most is not None and self._asked + replies > most:
                 self._limit = Status.TURN_LIMIT
-                raise ApiError(403, f"the episode's limit of {most} replies is reached")
+                text = f"the episode's limit of {most} replies is reached"
+                raise ApiError(403, text, code=Status.TURN_LIMIT.value)
             self._asked += replies
 
     def _note_unseen(self, request: ChatRequest) -> None:
@@ -273,10 +274,12 @@ class GatewayEpisode:
         most = self._options.max_tokens
         return most is not None and len(call.context_ids()) >= most
 
-    def _context_full(self) -> ApiError:
+    def _context_full(self, call: Call | None = None) -> ContextFull:
+        """call: None if it was not tokenized."""
         self._limit = Status.TOKEN_LIMIT
-        text = "the conversation fills the policy's context"
-        return ApiError(400, text, "messages", code=CONTEXT_FULL)
+        tokens = 0 if call is None else len(call.context_ids()) + 1
+        most = self._options.max_tokens
+        return ContextFull((tokens, most if most is not None else tokens - 1) if tokens else None)
 
     def _stop_checker(
         self, request: ChatRequest, number: int, see: See | None

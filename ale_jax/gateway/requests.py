@@ -139,3 +139,16 @@ class ApiError(Exception):
         super().__init__(message)
         self.status, self.message, self.code = status, message, code
         self.field, self.retry_after = field, retry_after
+
+
+class ContextFull(ApiError):
+    """A conversation that leaves no room for a reply.
+
+    size: its tokens with one for the reply, and those that there may be; None if it is so long that
+    they were not counted.
+    """
+
+    def __init__(self, size: tuple[int, int] | None):
+        text = "the conversation fills the policy's context"
+        super().__init__(400, text, "messages", code=CONTEXT_FULL)
+        self.size = size

@@ -22,6 +22,7 @@ from ale_jax.gateway.requests import (
     ChatRequest,
     ChatResult,
     Choice,
+    ContextFull,
     SampleOptions,
     Usage,
 )
@@ -154,8 +155,18 @@ def usage(used: Usage) -> dict[str, int]:
 
 def error(failed: ApiError) -> dict[str, Any]:
     usual = "invalid_request_error" if failed.status < 500 else "api_error"
-    told = {"type": ERROR_TYPES.get(failed.status, usual), "message": failed.message}
+    told = {"type": ERROR_TYPES.get(failed.status, usual), "message": _message_of(failed)}
     return {"type": "error", "error": told}
+
+
+def _message_of(failed: ApiError) -> str:
+    """In the words by which Claude Code knows that it may shorten the conversation."""
+    if not isinstance(failed, ContextFull):
+        return failed.message
+    if failed.size is None:
+        return "prompt is too long"
+    tokens, most = failed.size
+    return f"prompt is too long: {tokens} tokens > {most} maximum"
 
 
 def sse(event: dict[str, Any]) -> str:

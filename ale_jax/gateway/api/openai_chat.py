@@ -27,6 +27,7 @@ from ale_jax.gateway.requests import (
     ChatRequest,
     ChatResult,
     Choice,
+    ContextFull,
     TokenLogprob,
     Usage,
 )
@@ -233,8 +234,22 @@ def usage(used: Usage) -> dict[str, Any]:
 
 def error(failed: ApiError) -> dict[str, Any]:
     kind = "invalid_request_error" if failed.status < 500 else "server_error"
-    code = failed.code or failed.status
-    return {"error": {"message": failed.message, "type": kind, "param": failed.field, "code": code}}
+    code, text = failed.code or failed.status, message_of(failed)
+    return {"error": {"message": text, "type": kind, "param": failed.field, "code": code}}
+
+
+def message_of(failed: ApiError) -> str:
+    """Returns why a request is refused, in the words by which clients know that they may shorten
+    it."""
+    if not isinstance(failed, ContextFull):
+        return failed.message
+    if failed.size is None:
+        return "Your input exceeds the context window of this model."
+    tokens, most = failed.size
+    return (
+        f"Your input exceeds the context window: this model's maximum context length is {most} "
+        f"tokens. However, your messages resulted in {tokens} tokens, with one for the reply."
+    )
 
 
 def _tools(offered: Sequence[ChatTool], unseen: list[str]) -> Iterator[dict[str, Any]]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ale_jax.gateway.api.openai_chat import message_of
 from ale_jax.gateway.api.openai_responses import (
     ResponsesBody,
     message_item,
@@ -14,7 +17,9 @@ from ale_jax.gateway.api.openai_responses import (
     text_part,
 )
 from ale_jax.gateway.api.responses_tools import origins
-from ale_jax.gateway.requests import ApiError, ChatResult
+from ale_jax.gateway.requests import ApiError, ChatResult, Usage
+
+NO_USAGE = Usage(0, 0)
 
 
 class ResponsesEvents:
@@ -26,8 +31,10 @@ class ResponsesEvents:
         self._body = body
         self._number = 0
         self._has_text = False
+        self._head = ChatResult(secrets.token_hex(12), int(time.time()), body.model, (), NO_USAGE)
 
     def start(self, head: ChatResult) -> Iterator[str]:
+        self._head = head
         begun = response(head, self._body, None)
         yield self._event("response.created", response=begun)
         yield self._event("response.in_progress", response=begun)
@@ -58,8 +65,13 @@ class ResponsesEvents:
         yield self._event(f"response.{whole['status']}", response=whole)
 
     def failed(self, refused: ApiError) -> str:
-        code = str(refused.code or refused.status)
-        return self._event("error", code=code, message=refused.message, param=refused.field)
+        """Some clients know an error by the first event, of which OpenAI's read `error`, and others
+        by the second."""
+        code, text = str(refused.code or refused.status), message_of(refused)
+        error = {"code": code, "message": text}
+        first = self._event("error", **error, param=refused.field, error=error)
+        ended = response(self._head, self._body, None) | {"status": "failed", "error": error}
+        return first + self._event("response.failed", response=ended)
 
     def _call(self, index: int, item: dict[str, Any]) -> Iterator[str]:
         of_call = {"item_id": item["id"], "output_index": index}

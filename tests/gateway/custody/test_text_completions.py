@@ -122,7 +122,7 @@ def test_a_streamed_text_is_the_whole_one(gateway):
         ({"best_of": 3}, "best_of must be n"),
         ({"echo": True, "logprobs": 1}, "not of a prompt"),
         ({"echo": True, "prompt": [5]}, "only a text can be echoed"),
-        ({"prompt": "Read lemon.txt. " * 90}, "fills the policy's context"),
+        ({"prompt": "Read lemon.txt. " * 90}, "exceeds the context window"),
     ],
 )
 def test_what_there_is_not_is_refused(gateway, changes, why):
