@@ -90,7 +90,7 @@ def _is_short(asked: ChatRequest) -> bool:
 
 
 def cancel(episode: GatewayEpisode, pending: Sequence[Pending], was_sent: bool = False) -> None:
-    """Gives up calls whose client does not get their answers. was_sent: but for a part."""
+    """Gives up calls whose client does not get their answers. was_sent: as in `Call`."""
     for each in pending:
         episode.cancel(each, was_sent)
 
@@ -161,20 +161,23 @@ async def streamed(
 
     pending = await ask(episode, asked, see)
     head, undelivered = head_of(model, pending, asked), list(pending)
-    told, sent = _told(episode, asked, undelivered, news, head), _Sent()
+    told, sent = _told(episode, asked, undelivered, news, head), _Sent(not asked.tools)
 
     def end() -> None:
-        cancel(episode, undelivered, sent.has_begun)
+        cancel(episode, undelivered, sent.may_be_read)
 
     return _Stream(_as_text(told, events, head, on_result, sent), end)
 
 
 @dataclasses.dataclass
 class _Sent:
-    """content: of each reply so far. has_begun: whether anything of a reply was sent."""
+    """content: of each reply so far. is_told: whether the client acts on content alone, as it has
+    no tools; calls come at the end. may_be_read: whether what it acts on was sent, or a part of it.
+    """
 
+    is_told: bool
     content: defaultdict[int, str] = dataclasses.field(default_factory=lambda: defaultdict(str))
-    has_begun: bool = False
+    may_be_read: bool = False
 
 
 class _Stream(StreamingResponse):
@@ -231,7 +234,7 @@ async def _as_text(
                 if isinstance(news, ChatResult):
                     on_result(news)
                 for event in _new_events(news, events, head, sent.content):
-                    sent.has_begun = True
+                    sent.may_be_read |= sent.is_told or isinstance(news, ChatResult)
                     yield event
     except ApiError as error:
         yield events.failed(error)

@@ -173,7 +173,7 @@ class GatewayEpisode:
 
     def cancel(self, pending: Pending, was_sent: bool = False) -> None:
         """Gives up a call whose client does not get the answer, which is counted as lost if there
-        is one, or may be. was_sent: whether the client got a part of it."""
+        is one, or may be. was_sent: as in `Call`."""
         if not _came_to_nothing(pending.sampled):
             self.tree.lose(pending.call, was_sent)
         self.drop(pending)

@@ -32,9 +32,9 @@ def abandoned(lost: Iterable[Call], answered: Iterable[Call]) -> list[Call]:
     """Returns those of the lost calls that a later call, which was answered, takes the place of.
 
     A call retries another one with the same prompt that was begun before it, if it says that it is
-    a retry, or if the other one was known to be lost by then and nothing of its reply was sent. A
-    client that has read a part may have acted on it. Each retry replaces one call: of n calls for
-    the best of their replies, the others may have been read.
+    a retry, or if the other one was known to be lost by then and nothing of its reply was sent that
+    the agent could act on: of an agent with tools, that is the end, with the calls. Each retry
+    replaces one call: of n calls for the best of their replies, the others may have been read.
     """
     waiting = sorted(lost, key=lambda call: call.begun)
     starts = {call.start for call in waiting}

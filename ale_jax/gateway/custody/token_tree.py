@@ -86,12 +86,12 @@ class Call:
     parent: the call whose reply the agent has continued. messages: those since then. key: of the
     conversation up to the reply; b"" before there is one. sampled: None until the engine has
     answered. stop: as in `ale_jax.engine.request.Sampled`. lost: whether the agent may not have got
-    the answer. is_retry: whether the agent says that it has asked this before. was_sent: whether a
-    part of an answer that is lost was sent. abandoned: whether it is lost, and was asked for again.
-    is_given: see `GivenTurn`. has_tools: whether it offers tools. retold: the replies among
-    `messages`, as the agent tells them, each with the key of all that comes before. begun, ended,
-    lost_at: when it was made, answered and lost, in ticks of the tree. kind, number: as in
-    `records.Turn`, once the episode has ended.
+    the answer. is_retry: whether the agent says that it has asked this before. was_sent: whether
+    something of a lost answer was sent that the agent could act on. abandoned: whether it is lost,
+    and was asked for again. is_given: see `GivenTurn`. has_tools: whether it offers tools. retold:
+    the replies among `messages`, as the agent tells them, each with the key of all that comes
+    before. begun, ended, lost_at: when it was made, answered and lost, in ticks of the tree. kind,
+    number: as in `records.Turn`, once the episode has ended.
     """
 
     parent: Call | None

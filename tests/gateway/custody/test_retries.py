@@ -14,6 +14,7 @@ from tests.gateway.custody.test_token_tree import TASK, answer
 from tests.gateway.speech import render, sample, say
 from tests.gateway.test_app import gateway_with, until
 from tests.gateway.test_kept_calls import body
+from tests.gateway.test_responses import TOOLS
 
 
 def finish(tree, call, text, **how):
@@ -147,15 +148,17 @@ def test_a_client_that_times_out_and_says_that_it_retries_keeps_its_episode(path
         assert [call.is_retry for call in branch.calls] == [True]
 
 
-@pytest.mark.parametrize("was_sent", [False, True])
-def test_a_stream_that_was_silent_is_retried_without_saying_so(was_sent):
-    """As Codex does. One of which a part was read may have been acted on."""
+@pytest.mark.parametrize(
+    ("was_sent", "tools", "lost"), [(False, [], 0), (True, [], 1), (True, TOOLS, 0)]
+)
+def test_a_stream_without_what_an_agent_acts_on_is_retried_without_saying_so(was_sent, tools, lost):
+    """As Codex does. An agent without tools may have acted on the part that it has read."""
     with gateway_with() as gateway:
         token = gateway.open()
         tree = gateway.episodes.find(token).tree
         if not was_sent:
             gateway.policy.begins = "<think>I wait"
-        asked = {"input": "wait", "stream": True}
+        asked = {"input": "wait", "stream": True, "tools": tools}
         headers = {"Authorization": f"Bearer {token}"}
         wanted = "I wait" if was_sent else "response.in_progress"
         url = f"{gateway.url}/responses"
@@ -164,4 +167,4 @@ def test_a_stream_that_was_silent_is_retried_without_saying_so(was_sent):
         until(lambda: tree.counts.lost == 1)
         gateway.policy.say = lambda messages: "At last."
         gateway.post("/responses", asked, token, timeout=60)
-        assert tree.counts.lost == was_sent
+        assert tree.counts.lost == lost
