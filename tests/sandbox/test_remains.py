@@ -8,53 +8,10 @@ import socket
 import pytest
 
 from ale_jax.sandbox.api import SandboxLost
+from benchmarks.sandbox.attacks.remains import CONNECT, LEAVE, LISTEN, look
 from tests.sandbox.conftest import SPEC
 
 pytestmark = [pytest.mark.each_runtime, pytest.mark.heavy]
-
-# Tries to leave a note in all that a mount point, /dev and a few files of /proc are: data, names,
-# modes, owners, times, extended attributes, access lists and flags. Terminals are tried elsewhere.
-LEAVE = r"""
-import contextlib, fcntl, os, struct
-def attempt(act, *arguments, **named):
-    with contextlib.suppress(OSError):
-        act(*arguments, **named)
-def set_flags(place):
-    fcntl.ioctl(os.open(place, os.O_RDONLY | os.O_NONBLOCK), 0x40086602, struct.pack("I", 0x40))
-access = struct.pack("I", 2) + b"".join(
-    struct.pack("HHI", kind, 7, id) for kind, id in
-    ((1, 2**32 - 1), (2, os.getuid()), (4, 2**32 - 1), (16, 2**32 - 1), (32, 2**32 - 1)))
-places = {line.split()[4] for line in open("/proc/self/mountinfo")}
-places |= {"/proc/version", "/proc/net/tcp", "/proc/1/net/dev", "/etc", "/run"}
-places |= {f"/dev/{name}" for name in os.listdir("/dev")} - {"/dev/fd", "/dev/ptmx"}
-for place in sorted(each for each in places if not each.startswith(("/dev/pts", "/dev/std"))):
-    attempt(os.setxattr, place, "user.note", b"42", follow_symlinks=False)
-    attempt(os.setxattr, place, "system.posix_acl_access", access)
-    attempt(os.setxattr, place, "system.posix_acl_default", access)
-    attempt(set_flags, place)
-    if os.path.isdir(place):
-        attempt(os.mkdir, f"{place}/note")
-        attempt(lambda: open(f"{place}/note.txt", "w").write("42"))
-    elif place.startswith("/dev/"):
-        attempt(os.unlink, place)
-        attempt(os.mkfifo, place)
-    attempt(os.utime, place, (5, 5))
-    attempt(os.chmod, place, 0o701)
-    attempt(os.chown, place, 7, 7, follow_symlinks=False)
-"""
-# What can be seen of the same places. Of times, only whether they are those that LEAVE sets.
-LOOK = r"""
-import contextlib, fcntl, os
-places = {line.split()[4] for line in open("/proc/self/mountinfo")} | {"/proc/version"}
-entered = [each for each in places if os.path.isdir(each) and not each.startswith("/proc")]
-for name in sorted(places.union(*([f"{each}/{name}" for name in os.listdir(each)]
-                                  for each in entered))):
-    seen, attributes = os.lstat(name), os.listxattr(name, follow_symlinks=False)
-    about = oct(seen.st_mode), seen.st_uid, seen.st_gid, seen.st_rdev, 5 in seen[7:9]
-    print(name, *about, attributes)
-for name in ("/work", "/tmp", "/dev/shm"):
-    print(name, fcntl.ioctl(os.open(name, os.O_RDONLY), 0x80086601, bytes(4)))
-"""
 
 
 @pytest.fixture(params=["agent", "root"])
@@ -62,12 +19,6 @@ def box(runtime, request):
     spec = dataclasses.replace(SPEC, user=request.param, output_bytes=1 << 20)
     with runtime.start(spec, {"run": "tests"}) as sandbox:
         yield sandbox
-
-
-def look(box) -> list[str]:
-    seen = box.exec(["python3", "-c", LOOK])
-    assert seen.exit_code == 0, seen
-    return seen.stdout.splitlines()
 
 
 def test_no_note_in_a_file_outlives_a_reset(box):
@@ -110,26 +61,6 @@ def test_a_terminal_that_was_used_ends_nothing(box):
     assert box.expect("here").matched
     box.reset()
     assert box.run("echo up").output == "up\n"
-
-
-# Closes connections at the side of their server, which then has to wait in TIME_WAIT.
-CONNECT = r"""
-import socket
-server = socket.create_server(("127.0.0.1", 8080))
-for _ in range(100):
-    client = socket.create_connection(("127.0.0.1", 8080))
-    served, _ = server.accept()
-    served.close()
-    client.recv(1)
-    client.close()
-"""
-# Without SO_REUSEADDR, as a program has it that knows nothing of earlier ones.
-LISTEN = r"""
-import socket
-socket.socket().bind(("127.0.0.1", 8080))
-print([line for name in ("tcp", "tcp6", "udp")
-       for line in open(f"/proc/net/{name}").read().splitlines()[1:]])
-"""
 
 
 def test_connections_hold_no_port_of_the_next_episode(box):

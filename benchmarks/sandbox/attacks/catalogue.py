@@ -8,6 +8,7 @@ from benchmarks.sandbox.attacks import (
     neighbours,
     network,
     protocol,
+    remains,
     resources,
     reward,
     runner,
@@ -18,6 +19,7 @@ from benchmarks.sandbox.attacks import (
 ATTACKS = (
     *isolation.ATTACKS,
     *runner.ATTACKS,
+    *remains.ATTACKS,
     *neighbours.ATTACKS,
     *network.ATTACKS,
     *files.ATTACKS,
