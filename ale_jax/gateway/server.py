@@ -29,6 +29,7 @@ class _Punctual(HttpToolsProtocol):
 
     _late: asyncio.TimerHandle | None = None  # while headers are to come
     _received = 0  # of them
+    _is_within = False  # a request, of which something has come, and something is to come
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -39,6 +40,9 @@ class _Punctual(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        # Also empty lines before a request, which begin none, but end uvicorn's wait for it.
+        if self._late is None and not self._is_within:
+            self._expect()
         super().data_received(data)
         if self._late is None or self.transport.is_closing():
             return
@@ -48,12 +52,17 @@ class _Punctual(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        if self._late is None:  # a further request of the connection
+        self._is_within = True
+        if self._late is None:  # behind another one, in the same piece
             self._expect()
 
     def on_headers_complete(self) -> None:
         self._arrived()
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._is_within = False
+        super().on_message_complete()
 
     def _expect(self) -> None:
         self._late, self._received = self.loop.call_later(HEADERS_S, self.transport.close), 0

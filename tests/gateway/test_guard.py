@@ -99,6 +99,28 @@ def test_a_connection_may_be_silent_between_two_requests(url, monkeypatch):
             time.sleep(0.5)
 
 
+@pytest.mark.parametrize("sent", [b"\r\n", b"GET"])
+def test_what_begins_no_further_request_does_not_keep_a_connection(url, monkeypatch, sent):
+    monkeypatch.setattr("ale_jax.gateway.server.HEADERS_S", 0.2)
+    address = urlsplit(url)
+    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+        connection.sendall(f"GET {HEALTH} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+        connection.sendall(sent)
+        assert connection.recv(100) == b""
+
+
+def test_a_body_that_comes_after_its_refusal_is_no_header(url, monkeypatch):
+    monkeypatch.setattr("ale_jax.gateway.server.HEADERS_S", 0.2)
+    body = b"x" * (1 << 18)
+    with begin_post(url, "wrong", len(body)) as connection:
+        assert connection.recv(1000).startswith(b"HTTP/1.1 401")
+        connection.sendall(body)
+        time.sleep(0.5)
+        connection.sendall(f"GET {HEALTH} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+
+
 def test_headers_without_end_are_refused(url):
     address = urlsplit(url)
     with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
