@@ -262,6 +262,9 @@ def _tools(offered: Sequence[ChatTool], unseen: list[str]) -> Iterator[dict[str,
             case "custom":
                 if not (custom := tool.custom):
                     raise ApiError(400, "custom is missing", f"tools.{number}.custom")
+                if custom.name in [t.function.name for t in offered if t.function]:
+                    text = f"a function is called {custom.name!r:.80}, too"
+                    raise ApiError(400, text, f"tools.{number}.custom.name")
                 yield custom_function(custom.name, custom.description, custom.format)
             case _:
                 unseen.append(f"tool {tool.type}")

@@ -63,8 +63,9 @@ class Origin:
 
 def functions(offered: Sequence[ResponsesTool], unseen: list[str]) -> tuple[dict[str, Any], ...]:
     """Returns what the policy can call. unseen: the other tools are added by their types. ApiError
-    (400) for a tool without a name."""
-    found = []
+    (400) for a tool without a name, and for two of which a call could not tell which one it is."""
+    found: list[dict[str, Any]] = []
+    known: dict[str, Origin] = {}
     for tool, namespace, field in _each(offered):
         if tool.type not in ("function", "custom"):
             unseen.append(f"tool {tool.type}")
@@ -72,6 +73,9 @@ def functions(offered: Sequence[ResponsesTool], unseen: list[str]) -> tuple[dict
         if not tool.name:
             raise ApiError(400, "name is missing", f"{field}.name")
         name, description = full_name(namespace, tool.name), tool.description or ""
+        origin = Origin(tool.name, namespace, tool.type == "custom")
+        if known.setdefault(name, origin) != origin:
+            raise ApiError(400, f"two tools are called {name!r:.80}", f"{field}.name")
         if tool.type == "custom":
             found.append(custom_function(name, description, tool.format))
         else:

@@ -149,6 +149,20 @@ REFUSED = {
         "tool_choice",
     ),
     "a custom tool without itself": (partial(chat, tools=[{"type": "custom"}]), "tools.0.custom"),
+    "a tool that is called as one of a namespace": (
+        partial(codex, tools=[NAMESPACE, {"type": "function", "name": "agents__spawn"}]),
+        "tools.1.name",
+    ),
+    "a custom tool that is called as a function": (
+        partial(
+            chat,
+            tools=[
+                {"type": "custom", "custom": {"name": "patch"}},
+                {"type": "function", "function": {"name": "patch"}},
+            ],
+        ),
+        "tools.0.custom.name",
+    ),
     "a function without itself": (partial(chat, tools=[{}]), "tools.0.function"),
 }
 
