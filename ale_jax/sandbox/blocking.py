@@ -7,9 +7,9 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.egress.policy import EgressPolicy
@@ -37,9 +37,44 @@ def _started_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def wait_for(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Runs `coroutine` in the process-wide loop and blocks. Must not be called from a coroutine."""
-    return asyncio.run_coroutine_threadsafe(coroutine, _loop()).result()
+def wait_for(
+    coroutine: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[object]] | None = None
+) -> T:
+    """Runs `coroutine` in the process-wide loop and blocks. Must not be called from a coroutine.
+
+    If this thread is interrupted meanwhile (Ctrl-C), the coroutine is cancelled, and has ended when
+    KeyboardInterrupt is raised. undo: called with its result if it was faster.
+    """
+    call, loop = _Call(coroutine), _loop()
+    try:
+        return asyncio.run_coroutine_threadsafe(call.run(), loop).result()
+    except Exception:
+        raise  # it is the coroutine's
+    except BaseException:
+        asyncio.run_coroutine_threadsafe(call.give_up(undo), loop).result()
+        raise
+
+
+class _Call(Generic[T]):
+    """A coroutine that can be given up at any time, whether or not it has begun."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]):
+        self._coroutine = coroutine
+        self._task: asyncio.Task[Any] | None = None
+
+    async def run(self) -> T:
+        self._task = asyncio.current_task()
+        return await self._coroutine
+
+    async def give_up(self, undo: Callable[[T], Awaitable[object]] | None) -> None:
+        """The loop executes this after `run` has begun, if that begins at all."""
+        if self._task is None:
+            self._coroutine.close()
+            return
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        if undo is not None and not self._task.cancelled() and self._task.exception() is None:
+            await undo(self._task.result())
 
 
 def blocking(
@@ -141,30 +176,4 @@ class StartsBlocking:
 
     def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> BlockingSandbox:
         """Returns a working sandbox. Errors: SandboxStartError."""
-        start = _Start(self.launch(spec, labels))
-        try:
-            return BlockingSandbox(wait_for(start.run()))
-        except BaseException:  # such as KeyboardInterrupt; nothing else would close it
-            wait_for(start.give_up())
-            raise
-
-
-class _Start:
-    """A launch that can be given up at any time, whether or not it has begun."""
-
-    def __init__(self, launch: Coroutine[Any, Any, RenewableSandbox]):
-        self._launch = launch
-        self._task: asyncio.Task[RenewableSandbox] | None = None
-
-    async def run(self) -> RenewableSandbox:
-        self._task = asyncio.get_running_loop().create_task(self._launch)
-        return await self._task
-
-    async def give_up(self) -> None:
-        """Closes what was launched. The loop executes this after `run`, if `run` starts at all."""
-        if self._task is None:
-            self._launch.close()
-            return
-        with contextlib.suppress(Exception):  # a failed launch leaves nothing to close
-            sandbox = await self._task
-            await sandbox.close()
+        return BlockingSandbox(wait_for(self.launch(spec, labels), AsyncSandbox.close))

@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ from ale_jax.sandbox.disk.store import Reference, is_reference
 from ale_jax.sandbox.egress.proxy import Record
 from ale_jax.sandbox.host_ids import HostId
 from ale_jax.sandbox.link import Link
-from ale_jax.sandbox.renewal import RenewableSandbox
+from ale_jax.sandbox.renewal import RenewableSandbox, whole
 from ale_jax.sandbox.spec import ETC, SandboxSpec
 
 NEEDS = """
@@ -120,7 +120,10 @@ class BubblewrapRuntime(StartsBlocking):
             contents = {ETC: etc_archive(spec)} if ETC in spec.writable else {}
             return await self._boot(started, spec, record, contents=contents)
 
-        return RenewableSandbox(await begin(), begin)
+        def another() -> Coroutine[Any, Any, AsyncSandbox]:
+            return whole(begin())
+
+        return RenewableSandbox(await another(), another)
 
     async def forget(self, snapshot: bytes) -> None:
         """Frees what a snapshot holds on this host. Errors: SandboxError."""
@@ -144,7 +147,11 @@ class BubblewrapRuntime(StartsBlocking):
             await asyncio.to_thread(started.share.root.enclosed)
             return sandbox
 
-        return DiskSandbox(await begin(Reference.parse(snapshot) if snapshot else None), begin)
+        def another(origin: Reference | None) -> Coroutine[Any, Any, AsyncSandbox]:
+            return whole(begin(origin))
+
+        first = await another(Reference.parse(snapshot) if snapshot else None)
+        return DiskSandbox(first, another)
 
     async def _in_spawner(self, spawn: Callable[..., Started], *arguments: object) -> Started:
         loop = asyncio.get_running_loop()

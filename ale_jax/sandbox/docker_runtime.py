@@ -39,7 +39,7 @@ from ale_jax.sandbox.hub import daemon
 from ale_jax.sandbox.hub.daemon import DEADLINE, OWNER, labels_of
 from ale_jax.sandbox.hub.hub import Hub
 from ale_jax.sandbox.link import DockerLink
-from ale_jax.sandbox.renewal import RenewableSandbox
+from ale_jax.sandbox.renewal import RenewableSandbox, whole
 from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, SHM, TMP, WORK, SandboxSpec
 
 API_S = 30.0
@@ -128,7 +128,7 @@ class DockerRuntime(StartsBlocking):
             )
 
         def begin() -> Coroutine[Any, Any, AsyncSandbox]:
-            return self._begin(spec, labels, record)
+            return whole(self._begin(spec, labels, record))
 
         return RenewableSandbox(await begin(), begin)
 

@@ -145,7 +145,7 @@ async def _converse(
             sink.take(piece[1])
         return await stream.outcome()
     except asyncio.CancelledError:
-        stream.abandon()
+        stream.cancel()
         raise
 
 
@@ -335,7 +335,7 @@ class SandboxProcess:
                 sinks[source].take(data)
             outcome = await self._outcome()
         except asyncio.CancelledError:
-            self._stream.abandon()  # or the runner would wait for credit for ever
+            self._stream.cancel()
             raise
         return [sink.data for sink in sinks.values()], outcome
 

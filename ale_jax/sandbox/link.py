@@ -86,6 +86,12 @@ class Stream:
             self._link.post(wire.json_frame(wire.END, self.number, {}))
             self._forget_if_over()
 
+    def cancel(self) -> None:
+        """Has the runner end what it does for this request, unless it is over, and abandons it."""
+        if self._outcome is None:
+            self._link.post(wire.frame(wire.CANCEL, self.number))
+        self.abandon()
+
     def abandon(self) -> None:
         """Ends this side, and drops data that still arrives."""
         self.end()

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
+
+
+async def whole(start: Coroutine[Any, Any, AsyncSandbox]) -> AsyncSandbox:
+    """Awaits a start, which goes on to its end if this is cancelled, lest it is left half done: its
+    sandbox, of which nobody knows, is closed then."""
+    starting = asyncio.create_task(start)
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await asyncio.shield(asyncio.create_task(_closed(starting)))
+        raise
+
+
+async def _closed(starting: asyncio.Task[AsyncSandbox]) -> None:
+    with contextlib.suppress(Exception):  # a start that failed leaves nothing to close
+        await (await starting).close()
 
 
 class RenewableSandbox(AsyncSandbox):
     """An `AsyncSandbox` whose machine can be replaced. A call that is in progress then fails with
     SandboxError.
 
-    first: what it begins as. another: starts one like it.
+    first: what it begins as. another: starts one like it, `whole`.
     """
 
     def __init__(self, first: AsyncSandbox, another: Callable[[], Awaitable[AsyncSandbox]]):

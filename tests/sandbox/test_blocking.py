@@ -5,11 +5,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
 from ale_jax.sandbox.api import SandboxStartError
+from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
+from ale_jax.sandbox.renewal import whole
 
 FIRST_USE = """
 import asyncio, sys, threading
@@ -74,23 +78,41 @@ def test_a_forked_process_has_a_loop_of_its_own():
 class Interrupted(StartsBlocking):
     """A runtime whose starts are interrupted. closed: how many sandboxes were."""
 
-    def __init__(self, fails):
-        self.fails, self.closed = fails, 0
+    def __init__(self, begin):
+        self.begin, self.closed = begin, 0
 
     async def launch(self, spec, labels):
-        os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.sleep(0.1)
-        if self.fails:
-            raise SandboxStartError("no such image")
-        return self
+        return await self.begin(self)
 
     async def close(self):
         self.closed += 1
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_an_interrupted_start_leaves_nothing(fails):
-    runtime = Interrupted(fails)
+async def slow(sandbox):
+    return await whole(slowly(sandbox))
+
+
+async def slowly(sandbox):
+    os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.sleep(0.1)
+    return sandbox
+
+
+async def failing(sandbox):
+    await slowly(sandbox)
+    raise SandboxStartError("no such image")
+
+
+async def faster(sandbox):
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+    time.sleep(0.1)  # until that thread has seen it
+    return sandbox
+
+
+@pytest.mark.parametrize("begin", [slow, failing, faster])
+def test_an_interrupted_start_leaves_nothing(begin, monkeypatch):
+    monkeypatch.setattr(AsyncSandbox, "close", Interrupted.close)
+    runtime = Interrupted(begin)
     with pytest.raises(KeyboardInterrupt):
         runtime.start(None, {})
-    assert runtime.closed == (0 if fails else 1)
+    assert runtime.closed == (0 if begin is failing else 1)

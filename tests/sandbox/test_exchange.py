@@ -118,7 +118,7 @@ def test_a_process_that_cannot_be_started_costs_only_its_call():
     run(test)
 
 
-def test_an_exec_that_is_given_up_lets_the_runner_finish_and_leaves_no_stream():
+def test_an_exec_that_is_given_up_is_cancelled_and_leaves_no_stream():
     async def test():
         task, machine = await started(lambda box: box.exec("x", stdin=b"y" * 2 * wire.WINDOW))
         await asyncio.sleep(0)
@@ -129,7 +129,12 @@ def test_an_exec_that_is_given_up_lets_the_runner_finish_and_leaves_no_stream():
             machine.link.data_received(data(wire.CHUNK))
         credited = [p for _, kind, p in machine.wire.frames() if kind == wire.CREDIT]
         assert sum(struct.unpack(">I", each)[0] for each in credited) == 2 * wire.WINDOW
-        assert (1, wire.END, b"{}") in machine.wire.frames()
+        assert [
+            each[:2] for each in machine.wire.frames() if each[1] in (wire.CANCEL, wire.END)
+        ] == [
+            (1, wire.CANCEL),
+            (1, wire.END),
+        ]
         machine.link.data_received(ended(**DONE))
         assert not machine.link._streams and not machine.is_destroyed
 

@@ -136,22 +136,3 @@ def test_jobs_run_side_by_side(box):
         return [result.stdout for result in await asyncio.gather(*jobs)]
 
     assert wait_for(many()) == [f"{n}\n" for n in range(8)]
-
-
-def test_a_call_that_is_given_up_does_no_harm(box):
-    async def give_up():
-        call = asyncio.ensure_future(box.later.run("seq 1000000; sleep 0.2"))
-        await asyncio.sleep(0.05)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        await box.later.interrupt()
-
-    wait_for(give_up())
-    assert box.exec("echo alive").stdout == "alive\n"
-    while True:  # until the runner has seen the end of the command
-        try:
-            assert box.run("echo alive").output == "alive\n"
-            return
-        except SandboxError as error:
-            assert "busy" in str(error)

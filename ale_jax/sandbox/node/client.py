@@ -93,6 +93,11 @@ class NodeClient:
         while self._idle:
             self._idle.pop().close()
 
+    async def cancel_request(self, tenant: str, id: str) -> None:
+        """Ends what the other process does for a request (see `for_request`), and what it has
+        started without an id of the caller's."""
+        await self._ask("cancel_request", tenant, id)
+
     async def start(self, request: StartRequest, limits: OwnerLimits | None = None) -> Status:
         return await self._change("start", request, terms=_terms(limits))
 

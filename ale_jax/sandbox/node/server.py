@@ -8,12 +8,18 @@ import dataclasses
 import hashlib
 import hmac
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from ale_jax.sandbox.node import frames
-from ale_jax.sandbox.pool.api import OwnerLimits, PoolFull, SandboxPool, StartRequest
+from ale_jax.sandbox.pool.api import (
+    OwnerLimits,
+    PoolFull,
+    SandboxGone,
+    SandboxPool,
+    StartRequest,
+)
 from ale_jax.sandbox.service.answers import Answers
 from ale_jax.sandbox.service.terminal import TerminalProcess
 from ale_jax.sandbox.spec import SandboxSpec
@@ -35,10 +41,12 @@ Writer = asyncio.StreamWriter
 
 @dataclasses.dataclass(frozen=True)
 class NodeOutcome:
-    """A request's result as a frame. again: nothing was done."""
+    """A request's result as a frame. again: nothing was done. started: ids of the sandboxes that it
+    has started, if the pool has chosen them."""
 
     body: bytes
     again: bool = False
+    started: Sequence[str] = ()
 
 
 class NodeServer:
@@ -61,6 +69,7 @@ class NodeServer:
                 request_from(request), *counts, **terms
             ),
             "warm": lambda spec, count: pool.warm(SandboxSpec.from_json(spec), count),
+            "cancel_request": self._cancel,
             "end": self._end,
         }
 
@@ -119,9 +128,18 @@ class NodeServer:
         try:
             act = self._calls[request["do"]]
             named = request["named"] | terms_from(request["terms"])
-            return NodeOutcome(frames.pack({"value": await act(*request["arguments"], **named)}))
+            value = await act(*request["arguments"], **named)
+            return NodeOutcome(frames.pack({"value": value}), started=_started(request, value))
         except Exception as error:  # of any kind: the front end is told of it
             return _failed(error)
+
+    async def _cancel(self, tenant: str, id: str) -> None:
+        """Ends what a front end's request has asked for, and what it has started."""
+        for key in self._outcomes.keys(tenant, f"{id}/"):
+            outcome = await self._outcomes.cancel(key)
+            for sandbox in outcome.started if outcome else ():
+                with contextlib.suppress(SandboxGone):
+                    await self._pool.stop(sandbox)
 
     async def _end(self) -> None:
         self.ending.set()
@@ -182,6 +200,15 @@ def terms_from(values: dict[str, Any]) -> dict[str, Any]:
     """Errors: KeyError, ValueError, TypeError."""
     limits = values.get("limits")
     return values | ({"limits": OwnerLimits.from_json(limits)} if limits is not None else {})
+
+
+def _started(request: dict[str, Any], value: Any) -> Sequence[str]:
+    if request["do"] not in STARTS:
+        return ()
+    first = request["arguments"][0]  # a request, or the id of what is forked
+    if isinstance(first, dict) and first["id"]:
+        return ()
+    return [each.id for each in (value if isinstance(value, Sequence) else [value])]
 
 
 def _failed(error: Exception) -> NodeOutcome:

@@ -14,7 +14,10 @@ from .wire import CHUNK
 
 
 class RunnerStream:
-    """One request from the host, or one connection that is opened inside the sandbox."""
+    """One request from the host, or one connection that is opened inside the sandbox.
+
+    when_cancelled: called when the host no longer waits for the outcome, unless there is one.
+    """
 
     def __init__(self, link: "RunnerLink", number: int, body: bool = True):
         self.number = number
@@ -23,11 +26,13 @@ class RunnerStream:
         self._inbox: deque[bytes] = deque()
         self._received, self._credited = Event(link.loop), Event(link.loop)
         self._over_there, self._over_here, self._receives = not body, False, True
+        self._is_cancelled = False
+        self.when_cancelled: Callable[[], object] = lambda: None
 
     async def receive(self) -> bytes:
         """The next data from the host; b"" when the host has ended its side."""
         while not self._inbox:
-            if self._over_there:
+            if self._over_there or self._is_cancelled:
                 return b""
             self._received.clear()
             await self._received.wait()
@@ -36,9 +41,12 @@ class RunnerStream:
         return data
 
     async def receive_all(self) -> bytes:
+        """RuntimeError if the host has cancelled the request, of which this may be a part then."""
         parts = []
         while part := await self.receive():
             parts.append(part)
+        if self._is_cancelled:
+            raise RuntimeError("the host has cancelled it")
         return b"".join(parts)
 
     async def send(self, data: bytes, kind: int = wire.DATA) -> None:
@@ -66,7 +74,12 @@ class RunnerStream:
             self._room += wire.credited(payload)
             self._credited.set()
             return
-        if kind == wire.END:
+        if kind == wire.CANCEL:
+            self._inbox.clear()
+            self._is_cancelled = True
+            if not self._over_here:
+                self.when_cancelled()
+        elif kind == wire.END:
             self._over_there = True
             self._forget_if_over()
         elif self._receives:

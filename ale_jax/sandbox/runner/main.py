@@ -88,17 +88,22 @@ class Runner:
         """Runs a command. If it ends its session (`exit`), returns the session's exit code."""
         text = await stream.receive_all()
         name = request["session"]
-        session = self._session(name)
+        session = await self._session(name)
         live = stream if request["live"] else None
-        code, timed_out, output = await session.run(
-            text, request["timeout"], request["output_bytes"], live
-        )
-        ended = code is None
-        if ended:
-            await session.child.ended.wait()
-            directory = session.directory if timed_out else WORK
-            if self.sessions.get(name) is session:  # otherwise it was closed or reset meanwhile
-                self._reopen_later(name, directory)
+        stream.when_cancelled = session.give_up
+        try:
+            code, timed_out, output = await session.run(
+                text, request["timeout"], request["output_bytes"], live
+            )
+            ended = code is None
+            if ended:
+                await session.child.ended.wait()
+                directory = session.directory if timed_out else WORK
+                if self.sessions.get(name) is session:  # otherwise it was closed or reset meanwhile
+                    self._reopen_later(name, directory)
+        finally:
+            stream.when_cancelled = lambda: None
+            session.settled.set()
         if not request["live"]:
             await stream.send(bytes(output.head))
         await stream.send(output.tail())
@@ -119,7 +124,7 @@ class Runner:
     async def do_begin(self, request: Request, stream: RunnerStream) -> dict:
         """Starts a command on the session's terminal. It has no time limit."""
         text = await stream.receive_all()
-        self._session(request["session"]).begin(text)
+        (await self._session(request["session"])).begin(text)
         return {}
 
     async def do_send(self, request: Request, stream: RunnerStream) -> dict:
@@ -131,6 +136,9 @@ class Runner:
         """Sends the output on the session's terminal up to a match of `pattern`; if that is None,
         up to the command's end. See `Session.expect`."""
         output, pattern = HeadAndTail(request["output_bytes"]), request["pattern"]
+        waiting = self.loop.current
+        assert waiting is not None
+        stream.when_cancelled = lambda: self.loop.nudge(waiting)
         matched, code = await self._known(request["session"]).expect(
             None if pattern is None else re.compile(pattern.encode()), request["timeout"], output
         )
@@ -157,8 +165,11 @@ class Runner:
             raise LookupError(f"there is no session {name!r}")
         return self.sessions[name]
 
-    def _session(self, name: str) -> Session:
-        """For the next command: a session that is not busy, opened again if its bash has ended."""
+    async def _session(self, name: str) -> Session:
+        """For the next command: a session that is not busy, opened again if its bash has ended.
+        Waits for the end of a command that was given up."""
+        if name in self.sessions:
+            await self.sessions[name].settled.wait()
         if name == MAIN and name not in self.sessions:
             self.sessions[MAIN] = self._start_session(WORK, {}, None)
         session = self._known(name)
@@ -194,6 +205,7 @@ class Runner:
         if name in self.jobs:
             raise LookupError(f"job {name!r} exists already")
         job = self.jobs[name] = Job(self.agent, self.loop, stream, request)
+        stream.when_cancelled = job.kill
         try:
             return await job.run()
         finally:

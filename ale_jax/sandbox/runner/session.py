@@ -83,7 +83,10 @@ class Session:
         for fd in self._open:
             os.set_blocking(fd, False)
         self.directory = directory
+        self.settled = Event(loop)  # not while a command that was given up has not ended
+        self.settled.set()
         self._command: _Command | None = None
+        self._running: Task | None = None
         self._terminal: PseudoTerminal | None = None
         self._begun: _Command | None = None  # the last command on the terminal
         self._dialogues, self._is_closed = 0, False
@@ -148,6 +151,7 @@ class Session:
         output.
         """
         command = self._command = _Command(self._loop, output_bytes)
+        self._running = self._loop.current
         tasks = [*self._start(command, text), self._loop.spawn(self._pump(command))]
         sender = live and self._loop.spawn(command.send_head(live))
         timed_out = not await command.over.wait(time.monotonic() + timeout)
@@ -161,6 +165,12 @@ class Session:
             await command.all_sent()
         self._over()
         return command.exit_code if command.outlived else None, timed_out, command.output
+
+    def give_up(self) -> None:
+        """Ends the command that `run` runs, as if its time was over."""
+        assert self._running is not None
+        self.settled.clear()
+        self._loop.nudge(self._running)
 
     def begin(self, text: bytes) -> None:
         """Starts a command on the session's terminal, for `send` and `expect`."""

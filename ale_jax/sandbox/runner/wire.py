@@ -9,6 +9,7 @@ A frame: u32 length of the payload, u32 stream, u8 kind (big-endian), then the p
     CREDIT  u32: number of bytes of the stream that were consumed
     END     JSON: this side of the stream is over; from the runner, it carries the outcome
     PING    empty, of stream 0: the runner answers with another one
+    CANCEL  empty, from the host: nobody waits for the outcome any more, so what runs for it ends
 
 The host numbers its streams 1, 3, 5, ..., the runner 2, 4, 6, ...
 """
@@ -16,14 +17,14 @@ The host numbers its streams 1, 3, 5, ..., the runner 2, 4, 6, ...
 import json
 import struct
 
-PROTOCOL = 3
+PROTOCOL = 4
 # The first byte over a direct socket, with descriptors: that of the runner's score for the OOM
 # killer, and those that lead into the control group.
 GATES = b"g"
 MAX_GATES = 8
 MAIN = "main"  # the session that is opened on demand
 HEAD = struct.Struct(">IIB")
-OPEN, DATA, ERROR, CREDIT, END, PING = range(6)
+OPEN, DATA, ERROR, CREDIT, END, PING, CANCEL = range(7)
 CHUNK = 1 << 16
 WINDOW = 1 << 18
 MAX_STREAMS = 256  # that the runner has open at a time; it accepts no more connections meanwhile

@@ -19,7 +19,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 import httpx
 
-from ale_jax.sandbox.api import ExecResult, Expected, FileInfo, ProcessResult
+from ale_jax.sandbox.api import ExecResult, Expected, FileInfo, ProcessResult, SandboxError
 from ale_jax.sandbox.pool.api import (
     NodeStatus,
     SandboxGone,
@@ -31,6 +31,7 @@ from ale_jax.sandbox.pool.api import (
 from ale_jax.sandbox.relay import relay_to
 from ale_jax.sandbox.runner.wire import MAIN
 from ale_jax.sandbox.sdk.calls import (
+    REQUEST_ID,
     Call,
     exchange,
     form_of,
@@ -44,6 +45,7 @@ from ale_jax.sandbox.service.protocol import Endpoint, EventsAnswer, PoolStats, 
 from ale_jax.sandbox.spec import SandboxSpec
 
 T = TypeVar("T")
+CANCEL_S = 10.0
 
 
 class StartOptions(TypedDict, total=False):
@@ -115,9 +117,21 @@ class AsyncSandboxClient:
 
     async def do(self, call: Call[T]) -> T:
         request = call.request(self._http)
-        result = await exchange(call, request, self._http.send, self._has_answered)
+        try:
+            result = await exchange(call, request, self._http.send, self._has_answered)
+        except asyncio.CancelledError:
+            if call.endpoint.ends_with_caller:
+                await self._cancel(request.headers[REQUEST_ID])
+            raise
         self._has_answered = True
         return result
+
+    async def _cancel(self, id: str) -> None:
+        """Has the service end a request, which it does not notice by the connection: it may be sent
+        again. A service that does not answer ends what is idle by itself."""
+        with contextlib.suppress(SandboxError, TimeoutError):
+            async with asyncio.timeout(CANCEL_S):
+                await self.do(Call(protocol.CANCEL, request_id=id))
 
     async def close(self) -> None:
         """Closes the connections; sandboxes keep running."""
@@ -134,6 +148,11 @@ class AsyncSandboxClient:
 
     def _boxes(self, statuses: list[Status]) -> list[AsyncRemoteSandbox]:
         return [AsyncRemoteSandbox(self, status) for status in statuses]
+
+
+async def close_all(boxes: Sequence[AsyncRemoteSandbox]) -> None:
+    for box in boxes:
+        await box.close()
 
 
 class Starting(AbstractAsyncContextManager["AsyncRemoteSandbox"]):

@@ -34,16 +34,18 @@ CONNECT_S = 10.0
 QUEUE_S = 120.0  # to wait for a connection while all of them are in use
 MAX_CONNECTIONS = 256
 CHANGES = ("POST", "PUT", "DELETE")
+REQUEST_ID = "X-Request-Id"
 
 
 @dataclasses.dataclass(frozen=True)
 class Call(Generic[T]):
-    """One call. id: of the sandbox concerned; empty: none. seconds: how long it may take; None: as
-    long as calls of the endpoint may."""
+    """One call. id: of the sandbox concerned; empty: none. request_id: of the request concerned.
+    seconds: how long it may take; None: as long as calls of the endpoint may."""
 
     endpoint: Endpoint[T]
     id: str = ""
     session: str = ""
+    request_id: str = ""
     params: Mapping[str, str | int] = dataclasses.field(default_factory=dict)
     body: Mapping[str, Any] | None = None  # sent as JSON
     content: bytes | None = None  # or sent as it is
@@ -53,7 +55,7 @@ class Call(Generic[T]):
     def request(self, http: httpx.AsyncClient) -> httpx.Request:
         """Builds the request; one that changes anything gets a unique id, so it can be repeated."""
         method = self.endpoint.method
-        headers = {"X-Request-Id": secrets.token_hex(16)} if method in CHANGES else {}
+        headers = {REQUEST_ID: secrets.token_hex(16)} if method in CHANGES else {}
         content, kind = self.content, self.content_type
         if self.body is not None:
             content, kind = json.dumps(self.body).encode(), "application/json"
@@ -64,7 +66,9 @@ class Call(Generic[T]):
         return http.build_request(
             method,
             self.endpoint.path.format(
-                id=quote(self.id, safe=""), session=quote(self.session, safe="")
+                id=quote(self.id, safe=""),
+                session=quote(self.session, safe=""),
+                request=self.request_id,
             ),
             params=dict(self.params),
             content=content,

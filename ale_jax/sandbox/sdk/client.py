@@ -11,7 +11,12 @@ from contextlib import AbstractContextManager
 from typing import Self, Unpack
 
 from ale_jax.sandbox.blocking import blocking, entered, iterated, wait_for
-from ale_jax.sandbox.sdk.async_client import AsyncRemoteSandbox, AsyncSandboxClient, StartOptions
+from ale_jax.sandbox.sdk.async_client import (
+    AsyncRemoteSandbox,
+    AsyncSandboxClient,
+    StartOptions,
+    close_all,
+)
 from ale_jax.sandbox.sdk.streams import AsyncOutput, AsyncPipes, AsyncTerminal, Piece
 from ale_jax.sandbox.spec import SandboxSpec
 
@@ -32,13 +37,14 @@ class SandboxClient:
 
     def start(self, spec: SandboxSpec, **options: Unpack[StartOptions]) -> RemoteSandbox:
         """Returns a running sandbox. Errors: SandboxStartError, PoolFull, ValueError."""
-        return RemoteSandbox(wait_for(self.later.start(spec, **options).started()))
+        starting = self.later.start(spec, **options).started()
+        return RemoteSandbox(wait_for(starting, AsyncRemoteSandbox.close))
 
     def start_many(
         self, spec: SandboxSpec, count: int, spare: int = 0, **options: Unpack[StartOptions]
     ) -> list[RemoteSandbox]:
         """Starts `count + spare` identical sandboxes; returns the first `count` that are ready."""
-        boxes = wait_for(self.later.start_many(spec, count, spare, **options))
+        boxes = wait_for(self.later.start_many(spec, count, spare, **options), close_all)
         return [RemoteSandbox(box) for box in boxes]
 
     def attach(self, id: str) -> RemoteSandbox:
@@ -85,7 +91,7 @@ class RemoteSandbox:
 
     def fork(self, count: int = 1) -> Sequence[RemoteSandbox]:
         """Starts `count` new sandboxes with the same working files."""
-        return [RemoteSandbox(each) for each in wait_for(self.later.fork(count))]
+        return [RemoteSandbox(each) for each in wait_for(self.later.fork(count), close_all)]
 
     def spawn(
         self,

@@ -43,14 +43,18 @@ class Answers(Generic[A]):
         self._running: dict[Key, tuple[bytes, asyncio.Task[A]]] = {}
         self._kept: OrderedDict[Key, _Kept[A]] = OrderedDict()  # oldest first
         self._bytes = 0
+        self._cancelled: OrderedDict[Key, None] = OrderedDict()  # oldest first
 
     async def once(self, key: Key, digest: bytes, act: Callable[[], Awaitable[A]]) -> A:
         """Returns the answer to the request `key`: the stored one, or else the result of `act`. A
         repeat waits for a first request that is in progress. `act` continues if its caller
         disconnects.
 
-        Errors: Refusal (409) if the id was used for a different request; those of `act`.
+        Errors: Refusal (409) if the id was used for a different request, or was cancelled; those of
+        `act`.
         """
+        if key in self._cancelled:
+            raise _cancelled(key)
         self._drop(self._clock() - self._seconds)
         if key in self._kept:
             _check(key, self._kept[key].digest, digest)
@@ -61,7 +65,33 @@ class Answers(Generic[A]):
             task.add_done_callback(lambda task: self._finish(key, digest, task))
         first, task = self._running[key]
         _check(key, first, digest)
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if key in self._cancelled:
+                raise _cancelled(key) from None
+            raise
+
+    def keys(self, tenant: str, prefix: str) -> list[Key]:
+        """Those of the tenant's requests whose ids begin with `prefix`."""
+        known = (*self._running, *self._kept)
+        return [key for key in known if key[0] == tenant and key[1].startswith(prefix)]
+
+    async def cancel(self, key: Key) -> A | None:
+        """Ends what is done for the request `key`, which may still be on its way, and forgets it.
+        Returns its answer if it is there already."""
+        self._cancelled[key] = None
+        if len(self._cancelled) > self._count:
+            self._cancelled.popitem(last=False)
+        if key in self._running:
+            _, task = self._running[key]
+            task.cancel()
+            await asyncio.wait([task])
+        kept = self._kept.pop(key, None)
+        if kept is None:
+            return None
+        self._bytes -= len(kept.answer.body)
+        return kept.answer
 
     def _finish(self, key: Key, digest: bytes, task: asyncio.Task[A]) -> None:
         del self._running[key]
@@ -85,6 +115,10 @@ def _check(key: Key, first: bytes, digest: bytes) -> None:
     if first != digest:
         message = f"request id {key[1]!r} was used for another request"
         raise Refusal(409, "request_id_reused", message, "use a new id for each request")
+
+
+def _cancelled(key: Key) -> Refusal:
+    return Refusal(409, "cancelled", f"request {key[1]!r} was cancelled", "use a new id")
 
 
 @dataclasses.dataclass(frozen=True)

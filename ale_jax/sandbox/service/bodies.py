@@ -31,6 +31,7 @@ from ale_jax.sandbox.spec import SandboxSpec
 Route = TypeVar("Route", bound=Callable[..., Any])
 
 ID = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$"
+REQUEST_ID = r"^[A-Za-z0-9._-]{1,128}$"
 MAX_COUNT = 256
 # As with a spec's MAX_TEXT_BYTES: a pool remembers them, and shows those of all sandboxes at once.
 MAX_LABELS, MAX_LABELS_BYTES = 64, 16 << 10
@@ -239,6 +240,7 @@ async def caller_of(request: Request) -> Caller:
 By = Annotated[Caller, Depends(caller_of)]
 Id = Annotated[str, Path(description="The sandbox's id.", max_length=256)]
 Session = Annotated[str, Path(description="The session's name.", pattern=ID)]
+RequestId = Annotated[str, Path(description="Its X-Request-Id.", pattern=REQUEST_ID)]
 
 
 def serves(

@@ -101,6 +101,13 @@ class Caller:
         await self.own(id)
         await self.pool.stop(id)
 
+    async def has(self, id: str) -> bool:
+        """Whether a sandbox with this id, of whomever, lives."""
+        try:
+            return (await self.pool.status(id)).cause is None
+        except SandboxGone:
+            return False
+
     async def status(self, id: str) -> Status:
         await self.own(id)
         return await self.pool.status(id)

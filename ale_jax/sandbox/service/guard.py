@@ -19,6 +19,7 @@ from ale_jax.sandbox.service.protocol import UNDONE, Refusal
 from ale_jax.sandbox.service.tenants import TenantAccount, Ticket, Turns
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+FOR_CALLER = re.compile(r"/v1/sandboxes(/many|/[^/]+/(run|exec|fork|sessions/[^/]+/expect))?")
 UPLOADS = re.compile(r".*/(files|archive|upload)")
 CHANGES = ("POST", "PUT", "DELETE")
 PIECE = 128 << 10  # bytes; no less than a chunk of a process's output in base64
@@ -135,7 +136,8 @@ class Guard:
         # A stream is not stored, so it cannot be repeated.
         repeatable = id and scope["method"] in CHANGES
         if not repeatable or scope["path"].endswith("/spawn"):
-            await self._app(scope, _replay(body, metered.receive), metered.send)
+            app = self._app(scope, _replay(body, metered.receive), metered.send)
+            await (_while_heard(app, metered) if _is_for_caller(scope) else app)
             return
         scope["request_key"] = tenant.name, id
         answer = await self._answers_of(tenant).once(
@@ -143,6 +145,10 @@ class Guard:
         )
         echo = (b"x-request-id", id.encode())
         await _send(metered.send, Answer(answer.status, (*answer.headers, echo), answer.body))
+
+    async def cancel(self, tenant: Tenant, id: str) -> Answer | None:
+        """See `Answers.cancel`."""
+        return await self._answers_of(tenant).cancel((tenant.name, id))
 
     def _answers_of(self, tenant: Tenant) -> Answers:
         if tenant.name not in self._answers:
@@ -217,6 +223,28 @@ async def _read(receive: Receive, limit: int) -> bytes:
 
 def _too_large(limit: int) -> Refusal:
     return Refusal(413, "too_large", f"the body is longer than {limit} bytes", "send it in parts")
+
+
+def _is_for_caller(scope: Scope) -> bool:
+    """Whether a request without an id is in vain when its caller is gone."""
+    return scope["method"] == "POST" and FOR_CALLER.fullmatch(scope["path"]) is not None
+
+
+async def _while_heard(app: Awaitable[None], metered: _Metered) -> None:
+    """Awaits `app`, which does not receive anything after its body, but cancels it when the client
+    disconnects. Errors: those of `app`."""
+    here = asyncio.current_task()
+    assert here is not None
+    gone = asyncio.ensure_future(metered.receive())
+    gone.add_done_callback(lambda gone: gone.cancelled() or here.cancel())
+    try:
+        await app
+    except asyncio.CancelledError:
+        if not gone.done():
+            raise
+        here.uncancel()
+    finally:
+        gone.cancel()
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -217,9 +217,10 @@ WARM_S = 3600.0  # an image may have to be built
 class Endpoint(Generic[R]):
     """One operation.
 
-    path: with {id} of the sandbox and {session}, where it concerns one. answer: what the response's
-    JSON holds; `bytes`: its content is not JSON; `NoneType`: it is empty. seconds: how long a call
-    may take, unless its arguments say so.
+    path: with {id} of the sandbox, {session} or {request}, where it concerns one. answer: what the
+    response's JSON holds; `bytes`: its content is not JSON; `NoneType`: it is empty. seconds: how
+    long a call may take, unless its arguments say so. ends_with_caller: what it does ends if the
+    caller is cancelled.
     """
 
     method: str
@@ -227,6 +228,7 @@ class Endpoint(Generic[R]):
     answer: type[R]
     status: int = 200
     seconds: float = CALL_S
+    ends_with_caller: bool = False
 
     def value(self, answer: Any) -> R:
         """Reads the JSON of an answer. Errors: SandboxError if it is of another type."""
@@ -236,25 +238,26 @@ class Endpoint(Generic[R]):
 BOX = "/v1/sandboxes/{id}"
 SESSION = f"{BOX}/sessions/{{session}}"
 
-START = Endpoint("POST", "/v1/sandboxes", Status, 201, START_S)
-START_MANY = Endpoint("POST", "/v1/sandboxes/many", list[Status], 201, START_S)
+START = Endpoint("POST", "/v1/sandboxes", Status, 201, START_S, True)
+START_MANY = Endpoint("POST", "/v1/sandboxes/many", list[Status], 201, START_S, True)
 STATUSES = Endpoint("GET", "/v1/sandboxes", list[Status])
 STATUS = Endpoint("GET", BOX, Status)
 STOP = Endpoint("DELETE", BOX, NoneType, 204)
 SNAPSHOT = Endpoint("POST", f"{BOX}/snapshot", SnapshotInfo, seconds=FILES_S)
 RESTORE = Endpoint("POST", f"{BOX}/restore", NoneType, 204, FILES_S)
 RENEW = Endpoint("POST", f"{BOX}/renew", Status)
-FORK = Endpoint("POST", f"{BOX}/fork", list[Status], 201, START_S)
+FORK = Endpoint("POST", f"{BOX}/fork", list[Status], 201, START_S, True)
+CANCEL = Endpoint("DELETE", "/v1/requests/{request}", NoneType, 204)
 
-RUN = Endpoint("POST", f"{BOX}/run", ExecResult)
-EXEC = Endpoint("POST", f"{BOX}/exec", ProcessResult)
+RUN = Endpoint("POST", f"{BOX}/run", ExecResult, ends_with_caller=True)
+EXEC = Endpoint("POST", f"{BOX}/exec", ProcessResult, ends_with_caller=True)
 SPAWN = Endpoint("POST", f"{BOX}/spawn", bytes, seconds=math.inf)
 OPEN_SESSION = Endpoint("POST", f"{BOX}/sessions", NoneType, 204)
 CLOSE_SESSION = Endpoint("DELETE", SESSION, NoneType, 204)
 INTERRUPT = Endpoint("POST", f"{SESSION}/interrupt", Interrupted)
 BEGIN = Endpoint("POST", f"{SESSION}/begin", NoneType, 204)
 SEND = Endpoint("POST", f"{SESSION}/send", NoneType, 204)
-EXPECT = Endpoint("POST", f"{SESSION}/expect", Expected)
+EXPECT = Endpoint("POST", f"{SESSION}/expect", Expected, ends_with_caller=True)
 RESET = Endpoint("POST", f"{BOX}/reset", NoneType, 204)
 KILL_PROCESSES = Endpoint("POST", f"{BOX}/kill", NoneType, 204)
 

@@ -16,6 +16,7 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Send
 
 from ale_jax.sandbox.service import protocol, uploads
+from ale_jax.sandbox.service.answers import Answer
 from ale_jax.sandbox.service.bodies import (
     BYTES,
     ERRORS,
@@ -29,6 +30,7 @@ from ale_jax.sandbox.service.bodies import (
     InterruptBody,
     ProcessBody,
     RenewBody,
+    RequestId,
     RestoreBody,
     RunBody,
     SendBody,
@@ -50,9 +52,11 @@ sandbox_router = APIRouter(tags=["sandboxes"], responses=ERRORS)
 
 @serves(sandbox_router, protocol.START)
 async def start(body: StartBody, by: By) -> Response:
-    """Starts a sandbox; answers when it is running. 500 `start_failed` says in which phase the
-    start failed; 503 `pool_full` says that no slot is free at the moment."""
-    return reply(await by.start(body.request()), 201)
+    """Starts a sandbox; answers when it is running, with 200 if one with this id was there before.
+    500 `start_failed` says in which phase the start failed; 503 `pool_full` says that no slot is
+    free at the moment."""
+    was_there = bool(body.id) and await by.has(body.id)
+    return reply(await by.start(body.request()), 200 if was_there else 201)
 
 
 @serves(sandbox_router, protocol.START_MANY)
@@ -60,6 +64,27 @@ async def start_many(body: StartManyBody, by: By) -> Response:
     """Starts `count + spare` identical sandboxes; answers when the first `count` of them are
     running, and stops the rest."""
     return reply(await by.start_many(body.request(), body.count, body.spare), 201)
+
+
+@serves(sandbox_router, protocol.CANCEL)
+async def cancel(request: RequestId, http: Request, by: By) -> Response:
+    """Ends a request of yours for whose answer nobody waits, named by its `X-Request-Id`: a command
+    is interrupted, and what was started is stopped, also if it was just done. A request that is
+    still on its way is refused when it arrives."""
+    answer = await http.app.state.guard.cancel(by.tenant, request)
+    if hasattr(by.pool, "cancel_request"):  # another process executes what is asked for
+        await by.pool.cancel_request(by.tenant.name, request)
+    for id in _started(answer):
+        await by.stop(id)
+    return nothing()
+
+
+def _started(answer: Answer | None) -> list[str]:
+    """The sandboxes that a request has started."""
+    if answer is None or answer.status != protocol.START.status:
+        return []
+    content = json.loads(answer.body)
+    return [each["id"] for each in (content if isinstance(content, list) else [content])]
 
 
 @serves(sandbox_router, protocol.STATUSES)
@@ -118,8 +143,8 @@ log = logging.getLogger(__name__)
 async def run(id: Id, body: RunBody, by: By) -> Response:
     """Runs a command in a session and returns its output. A non-zero exit code is not an error.
 
-    The command runs to its end even if the client disconnects. Repeat the request with the same
-    `X-Request-Id` to get its result.
+    With an `X-Request-Id`, the command runs to its end even if the client disconnects, and the same
+    request gets its result. Without one, nobody could get it, and the command is interrupted.
     """
     arguments = {"command": body.command, "timeout": body.timeout, "session": body.session}
     return reply(await by.call(id, "run", **arguments))

@@ -157,7 +157,13 @@ class Node:
         as long as the node is not lost."""
         try:
             async with self._while_there(seconds):
-                return await getattr(self._actor, method).remote(*arguments, **named)
+                answer = getattr(self._actor, method).remote(*arguments, **named)
+                try:
+                    return await answer
+                except asyncio.CancelledError:  # or it would go on
+                    if not self.is_lost:
+                        ray.cancel(answer)
+                    raise
         except RayTaskError as error:
             raise error.cause from None
         except TimeoutError as error:

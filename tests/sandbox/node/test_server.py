@@ -213,6 +213,37 @@ async def test_a_start_without_an_id_that_nobody_waits_for_leaves_nothing(state)
 
 
 @in_a_loop
+async def test_a_cancelled_request_ends_whatever_front_end_it_came_through(state):
+    async with house(state) as here:
+        one, other = await here.front(), await here.front()
+        await one.start(StartRequest(SPEC, id="a"))
+        (sandbox,) = here.pool._machines._runtime.sandboxes
+        sandbox.hold()
+        run = asyncio.ensure_future(one.for_request("ann", "r").call("a", "run", command="x"))
+        await until(lambda: here.pool._lifecycle.sandboxes["a"].busy == 1)
+        await other.cancel_request("bob", "r")
+        assert here.pool._lifecycle.sandboxes["a"].busy == 1
+        await other.cancel_request("ann", "r")
+        assert here.pool._lifecycle.sandboxes["a"].busy == 0
+        with pytest.raises(Refusal, match="cancelled"):
+            await run
+        with pytest.raises(Refusal, match="cancelled"):
+            await other.for_request("ann", "r").call("a", "run", command="x")
+
+
+@in_a_loop
+async def test_what_a_cancelled_request_has_started_ends_unless_it_has_an_id_of_the_callers(state):
+    async with house(state) as here:
+        front = await here.front()
+        made = await front.for_request("ann", "r").start(StartRequest(SPEC))
+        named = await front.for_request("ann", "s").start(StartRequest(SPEC, id="a"))
+        await front.cancel_request("ann", "r")
+        await front.cancel_request("ann", "s")
+        assert (await front.status(made.id)).cause is Cause.STOPPED
+        assert (await front.status(named.id)).cause is None
+
+
+@in_a_loop
 async def test_whoever_lacks_the_token_is_not_served(state):
     async with house(state) as here:
         with pytest.raises(Refusal, match="gone"):
