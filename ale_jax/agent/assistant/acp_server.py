@@ -23,7 +23,12 @@ from ale_jax.agent.assistant.settings import McpServer, Settings
 
 MAX_REQUEST_CHARS = 1 << 18  # so that it fits in a line of the log
 MAX_SESSIONS = 64
-STOP_REASONS = {"finished": "end_turn", "max_turns": "max_turn_requests", "length": "max_tokens"}
+STOP_REASONS = {
+    "finished": "end_turn",
+    "refused": "end_turn",  # by the user; the protocol's "refusal" is the model's
+    "max_turns": "max_turn_requests",
+    "length": "max_tokens",
+}
 
 
 async def serve(arguments: argparse.Namespace) -> int:

@@ -44,11 +44,13 @@ class EndpointSettings:
     def __post_init__(self) -> None:
         if not self.base_url.startswith(("http://", "https://")):
             raise ValueError(
-                f"base_url {self.base_url!r:.80} must begin with http:// or"
-                " https://; set --base-url"
+                f"base_url {self.base_url!r:.80} must begin with http:// or https://; set"
+                " --base-url, OPENAI_BASE_URL or base_url in the config"
             )
         if not self.model:
-            raise ValueError("model '' must not be empty; set --model")
+            raise ValueError(
+                "model '' must not be empty; set --model, OPENAI_MODEL or model in the config"
+            )
         if self.attempts < 1:
             raise ValueError(f"attempts {self.attempts} must be at least 1")
         if self.seconds <= 0:

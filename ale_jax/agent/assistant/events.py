@@ -109,8 +109,8 @@ class Compacted(Event):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ended(Event):
-    """A request was worked on. reason: "finished", "max_turns", "length", "cancelled" or "failed".
-    detail: why it failed. answer: the final one."""
+    """A request was worked on. reason: "finished", "refused" (all calls of tools were), "length",
+    "max_turns", "cancelled" or "failed". detail: why it did not finish. answer: the final one."""
 
     kind: ClassVar[str] = "ended"
     reason: str

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import shlex
+import sys
 from types import ModuleType
 
 
@@ -12,6 +14,6 @@ def load(module: str) -> ModuleType:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"{module.partition('.')[0]} is not installed; run pip install '.[agent]' in a clone of"
-            " ALE-JAX"
+            f"{module.partition('.')[0]} is not installed; in a clone of ALE-JAX, run"
+            f" {shlex.quote(sys.executable)} -m pip install '.[agent]'"
         ) from error

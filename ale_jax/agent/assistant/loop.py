@@ -34,6 +34,7 @@ from ale_jax.agent.assistant.tools.tool import (
 REMEDIES = {
     "max_turns": "the limit of turns is reached; raise --max-turns, or resume the session",
     "length": "the reply was cut off at the limit of tokens; raise max_tokens in the config",
+    "refused": "no call of a tool was permitted; allow some by rules, or start with --mode=auto",
 }
 
 
@@ -58,6 +59,8 @@ class Agent:
         try:
             await self.tell(Asked(agent=self.name, text=request))
             reason, answer = await self._turns(progress)
+            if reason == "finished" and progress.refused and not progress.permitted:
+                reason = "refused"
             detail = REMEDIES.get(reason, "")
         except EndpointError as error:
             reason, answer, detail = "failed", "", str(error)
@@ -82,6 +85,7 @@ class Agent:
                 for result in await self._run(calls):
                     if result.ends:
                         return "finished", result.text
+                    progress.count(result)
         return "max_turns", ""
 
     def _together(self, calls: Sequence[AssistantCall]) -> list[list[AssistantCall]]:
@@ -129,7 +133,15 @@ class Agent:
 
 @dataclasses.dataclass
 class _Progress:
+    """turns: calls of the model. permitted, refused: calls of tools."""
+
     turns: int = 0
+    permitted: int = 0
+    refused: int = 0
+
+    def count(self, result: ToolResult) -> None:
+        self.refused += result.refused
+        self.permitted += not result.refused
 
 
 class _Refused(ToolError):
@@ -151,7 +163,7 @@ class CallRunner:
 
     async def __call__(self, call: AssistantCall) -> ToolResult:
         """Runs a call and tells of it. Whatever is wrong with the call is told to the model."""
-        arguments, result, refused = None, None, False
+        arguments = None
         try:
             arguments = parse_arguments(call)
             await self.tell(CallStarted(agent=self.agent, call=call, arguments=arguments))
@@ -159,8 +171,7 @@ class CallRunner:
             await self._admit(call, tool, arguments)
             result = await _run(tool, arguments, call.id)
         except ToolError as error:
-            refused = isinstance(error, _Refused)
-            result = ToolResult(str(error), is_error=True)
+            result = ToolResult(str(error), is_error=True, refused=isinstance(error, _Refused))
             if arguments is None:
                 await self.tell(CallStarted(agent=self.agent, call=call, arguments=None))
         output, whole = self.outputs.clipped(result.text)
@@ -171,7 +182,7 @@ class CallRunner:
                 name=call.name,
                 output=output,
                 is_error=result.is_error,
-                refused=refused,
+                refused=result.refused,
                 whole=whole,
             )
         )

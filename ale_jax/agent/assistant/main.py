@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
+import stat
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ale_jax.agent.assistant.assistant import Assistant, Setup
 from ale_jax.agent.assistant.clipping import printable
 from ale_jax.agent.assistant.endpoint import EndpointError
 from ale_jax.agent.assistant.events import Ended, Started
-from ale_jax.agent.assistant.parser import make_parser, sessions_of, settings_of
+from ale_jax.agent.assistant.exit_codes import FAILED, FINISHED, INTERRUPTED, code_of
+from ale_jax.agent.assistant.parser import parse, sessions_of, settings_of
 from ale_jax.agent.assistant.sessions import SessionLog, cwd_of
 from ale_jax.agent.assistant.stream_json import StreamJson
 
 if TYPE_CHECKING:
     from ale_jax.agent.assistant.terminal import Terminal
 
-FAILED, INTERRUPTED = 1, 130
 MAX_REQUEST_CHARS = 1 << 18  # so that it fits in a line of the log
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code."""
-    arguments = make_parser().parse_args(argv)
+    arguments = parse(sys.argv[1:] if argv is None else argv)
     try:
         return COMMANDS[arguments.command](arguments)
     except (ValueError, OSError, EndpointError) as error:
@@ -50,14 +52,14 @@ def _list(arguments: argparse.Namespace) -> int:
         table.add_row(*(Text(printable(each)) for each in (info.id, changed, info.cwd, info.title)))
     # Rich takes any output for a terminal where FORCE_COLOR is set.
     Console(width=None if sys.stdout.isatty() else 1000).print(table)
-    return 0
+    return FINISHED
 
 
 def _export(arguments: argparse.Namespace) -> int:
     from ale_jax.agent.assistant.atif import export
 
     export(sessions_of(arguments).events(arguments.session), arguments.out)
-    return 0
+    return FINISHED
 
 
 def _acp(arguments: argparse.Namespace) -> int:
@@ -75,8 +77,8 @@ COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
 
 
 async def run(arguments: argparse.Namespace) -> int:
-    """Works on one request, or talks at the terminal. Returns the exit code: 0 if the agent
-    finished. ValueError for what the user can correct."""
+    """Works on one request, or talks at the terminal. Returns the exit code. ValueError for what
+    the user can correct."""
     settings, endpoint = settings_of(arguments)
     request = _request(arguments)
     log = _log(arguments)
@@ -110,11 +112,11 @@ async def run(arguments: argparse.Namespace) -> int:
             stream.begin(started, assistant.tools, servers)
         if request is None:
             assert terminal is not None, "`_request` has seen to it"
-            return await terminal.talk(assistant)
+            return await terminal.talk(assistant, arguments.state.expanduser() / "history")
         ended = await assistant.work_on(request)
         if arguments.output == "text":
             _show_answer(ended)
-        return 0 if ended.reason == "finished" else 1
+        return code_of(ended)
     finally:
         await assistant.close()
 
@@ -128,17 +130,25 @@ def _terminal() -> Terminal:
 def _request(arguments: argparse.Namespace) -> str | None:
     """None: to talk. ValueError if there is neither a request nor a person."""
     request = arguments.request
-    if request is None:
-        if arguments.output != "terminal" or not sys.stdin.isatty():
-            raise ValueError("name the request, or - to read it from standard input")
+    if request is None and sys.stdin.isatty():
+        if arguments.output != "terminal":
+            raise ValueError("name the request, or pipe it to standard input")
         return None
-    if request == "-":
+    if request in (None, "-"):
         request = sys.stdin.read(MAX_REQUEST_CHARS + 1)
+    elif arguments.print and _is_piped(sys.stdin):
+        request = f"{request}\n\n{sys.stdin.read(MAX_REQUEST_CHARS + 1)}"
     if not request.strip():
         raise ValueError("the request is empty")
     if len(request) > MAX_REQUEST_CHARS:
         raise ValueError(f"the request is longer than {MAX_REQUEST_CHARS} characters; use a file")
     return request
+
+
+def _is_piped(stdin: TextIO) -> bool:
+    """Whether a person put something there; programs leave other things, that may never end."""
+    mode = os.fstat(stdin.fileno()).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
 
 
 def _folder(path: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ale_jax.agent.assistant.sessions import Sessions
 from ale_jax.agent.assistant.settings import CONFIG, KEY, Settings, parse_settings, read_settings
 
 URL, MODEL = "OPENAI_BASE_URL", "OPENAI_MODEL"
+RUN, SESSIONS, EXPORT, ACP = COMMANDS = ("run", "sessions", "export", "acp")
 OUTPUTS = ("terminal", "text", "stream-json")
 DESCRIPTION = "An agent that works in a directory, against any OpenAI-compatible endpoint."
 EPILOG = (
@@ -22,23 +24,38 @@ EPILOG = (
 )
 
 
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Words that begin with no command are a request: a person types `ale-agent REQUEST`."""
+    if not words or words[0] not in (*COMMANDS, "-h", "--help"):
+        words = (RUN, *words)
+    arguments = make_parser().parse_args(words)
+    if arguments.command == RUN and arguments.output is None:
+        arguments.output = "text" if arguments.print else "terminal"
+    return arguments
+
+
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("ale-agent", description=DESCRIPTION, epilog=EPILOG)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    run = commands.add_parser("run", help="work on a request, or talk")
+    run = commands.add_parser(RUN, help="work on a request, or talk; may be left out")
     _add_session_options(run)
-    run.add_argument("request", nargs="?", help="-: from standard input; none: talk")
+    run.add_argument("request", nargs="?", help="none: what is piped, or a talk; -: what is piped")
+    run.add_argument(
+        *("-p", "--print"),
+        action="store_true",
+        help="only print the answer; what is piped belongs to the request",
+    )
     run.add_argument("--resume", metavar="SESSION", help="continue it; newest: the last one")
     run.add_argument("--fork", metavar="SESSION", help="a new session that begins as this one")
-    run.add_argument("--output", choices=OUTPUTS, default="terminal", help="text: only the answer")
+    run.add_argument("--output", choices=OUTPUTS, help="text: only the answer")
     run.add_argument("--cwd", help="working directory (., or that of the session)")
-    listing = commands.add_parser("sessions", help="list the sessions")
+    listing = commands.add_parser(SESSIONS, help="list the sessions")
     _add_state(listing)
-    export = commands.add_parser("export", help="write a session as a trajectory (ATIF 1.8)")
+    export = commands.add_parser(EXPORT, help="write a session as a trajectory (ATIF 1.8)")
     _add_state(export)
     export.add_argument("session")
     export.add_argument("--out", type=Path, required=True, metavar="FILE")
-    acp = commands.add_parser("acp", help="serve an editor over standard input and output (ACP)")
+    acp = commands.add_parser(ACP, help="serve an editor over standard input and output (ACP)")
     _add_session_options(acp)
     return parser
 

@@ -13,6 +13,7 @@ from ale_jax.agent.assistant.tools.tool import ToolError, parse_arguments
 
 SUBTYPES = {
     "finished": "success",
+    "refused": "error_during_execution",
     "max_turns": "error_max_turns",
     "length": "error_during_execution",
     "cancelled": "error_during_execution",

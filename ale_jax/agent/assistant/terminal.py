@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -27,13 +28,16 @@ from ale_jax.agent.assistant.events import (
     Replied,
     Written,
 )
+from ale_jax.agent.assistant.exit_codes import FINISHED, INTERRUPTED
+from ale_jax.agent.assistant.keyboard import Requests, read_line
 from ale_jax.agent.assistant.messages import Usage
 from ale_jax.agent.assistant.permissions import ALWAYS, MODES, NO, ONCE, subject_of
 
 SHOWN_LINES, SHOWN_CHARS, SUBJECT_CHARS, CHANGE_CHARS = 6, 1000, 300, 4000
 SEEN_BEFORE = ("finish", "task")
 CHANGES = {"write": ("content",), "edit": ("old", "new")}  # what a person has to see, to permit it
-HELP = "/mode MODE, /compact, /quit; Ctrl-C interrupts the agent"
+HELP = "/mode MODE, /compact, /quit; Ctrl-C interrupts the agent, and twice quits"
+INTERRUPT_AGAIN = "interrupted; Ctrl-C again quits"
 ANSWERS = {"y": ONCE, "yes": ONCE, "a": ALWAYS, "always": ALWAYS, "n": NO, "no": NO, "": NO}
 
 
@@ -122,26 +126,13 @@ async def ask_person(console: Console, tool: str, arguments: Mapping[str, Any]) 
         console.print(Text(f"{name}:\n{change}", "dim"), soft_wrap=True)
     while True:
         try:
-            typed = read_line(console, "[y]es, [a]lways, [n]o: ")
+            typed = read_line("[y]es, [a]lways, [n]o: ")
         except EOFError:
             return NO
         except KeyboardInterrupt:
             raise asyncio.CancelledError from None
         if (answer := ANSWERS.get(typed.strip().lower())) is not None:
             return answer
-
-
-def read_line(console: Console, prompt: str) -> str:
-    """Returns what a person types. EOFError at the end, KeyboardInterrupt for Ctrl-C.
-
-    All else waits meanwhile, and nothing else is going on. In a thread, it could not be given up.
-    """
-    # The event loop's handler would only take note.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        return console.input(prompt, markup=False)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _subject(tool: str, arguments: Mapping[str, Any]) -> str:
@@ -166,25 +157,38 @@ class Terminal:
     async def ask(self, call_id: str, tool: str, asked: Mapping[str, Any]) -> str:
         return await ask_person(self._console, tool, asked)
 
-    async def talk(self, assistant: Assistant) -> int:
-        return await talk(assistant, self._console)
+    async def talk(self, assistant: Assistant, history: Path) -> int:
+        return await talk(assistant, self._console, Requests(history).read)
 
 
-async def talk(assistant: Assistant, console: Console) -> int:
-    """Works on each line that a person types, until the end."""
+async def talk(assistant: Assistant, console: Console, read: Callable[[], str]) -> int:
+    """Works on each line that a person types, until the end. Returns the exit code. read: raises
+    EOFError at the end, KeyboardInterrupt for Ctrl-C, of which two in a row are the end, too."""
     console.print(f"session {assistant.session}, mode {assistant.mode}. {HELP}")
+    interrupted = False
     while True:
         try:
-            line = read_line(console, "> ")
-        except (EOFError, KeyboardInterrupt):
-            return 0
-        command, _, rest = line.strip().partition(" ")
-        if command == "/quit":
-            return 0
-        if command.startswith("/"):
-            await _command(assistant, console, command, rest.strip())
-        elif command:
-            await _answer(assistant, console, line)
+            line = read()
+        except EOFError:
+            return FINISHED
+        except KeyboardInterrupt:
+            if interrupted:
+                return INTERRUPTED
+            interrupted = True
+        else:
+            if line.strip() == "/quit":
+                return FINISHED
+            interrupted = not await _unless_interrupted(_work_on(line, assistant, console))
+        if interrupted:
+            console.print(INTERRUPT_AGAIN)
+
+
+async def _work_on(line: str, assistant: Assistant, console: Console) -> None:
+    command, _, rest = line.strip().partition(" ")
+    if command.startswith("/"):
+        await _command(assistant, console, command, rest.strip())
+    elif command:
+        await assistant.work_on(line)
 
 
 async def _command(assistant: Assistant, console: Console, command: str, rest: str) -> None:
@@ -202,15 +206,21 @@ async def _command(assistant: Assistant, console: Console, command: str, rest: s
         console.print(HELP)
 
 
-async def _answer(assistant: Assistant, console: Console, request: str) -> None:
-    """Ctrl-C ends the work on this request, and not the talk."""
-    work = asyncio.ensure_future(assistant.work_on(request))
+async def _unless_interrupted(work: Coroutine[Any, Any, None]) -> bool:
+    """Returns whether the work was done. Ctrl-C ends the work, and not the talk; a second one, that
+    comes before the work has ended, both."""
+    working, talking = asyncio.ensure_future(work), asyncio.current_task()
+    assert talking is not None
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, work.cancel)
+    loop.add_signal_handler(
+        signal.SIGINT, lambda: (talking if working.cancelling() else working).cancel()
+    )
     try:
-        await work
+        await working
+        return True
     except asyncio.CancelledError:
-        if not work.cancelled():
+        if talking.cancelling() or not working.cancelled():
             raise
+        return False
     finally:
         loop.remove_signal_handler(signal.SIGINT)

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from ale_jax.agent.assistant import extra
 from ale_jax.agent.assistant.main import main
 from tests.agent.assistant.scripted import call, endpoint_that, in_turn
+from tests.rows import each_row
 
 ROOT = Path(__file__).parents[3]
 
@@ -113,6 +116,36 @@ def test_a_session_whose_process_was_killed_goes_on_after_its_last_event(ale_age
     assert roles == ["system", "user", "assistant", "tool", "user"]
 
 
+@each_row(
+    "calls, mode, code",
+    [
+        ([("write", "a")], "ask", 3),
+        ([("write", "a"), ("write", "b")], "allow-list", 3),
+        ([("write", "a"), ("read", "config.toml")], "ask", 0),
+        ([("write", "a")], "auto", 0),
+        ([("task", "Write.")], "ask", 3),
+        ([], "ask", 0),
+    ],
+)
+def test_a_run_that_was_permitted_nothing_has_an_exit_code_of_its_own(
+    ale_agent, folder, calls, mode, code
+):
+    (folder / "a").unlink(missing_ok=True)
+    arguments = {"write": ("path", {"content": ""}), "read": ("path", {}), "task": ("task", {})}
+    replies = []
+    for tool, value in calls:
+        name, more = arguments[tool]
+        replies.append(call(tool, **{name: value}, **more))
+        if tool == "task":
+            replies += [call("write", path="a", content=""), "I could not."]
+    with endpoint_that(in_turn(*replies, "That is it.")) as endpoint:
+        words = ("run", "Go.", "--output=text", f"--mode={mode}")
+        found, out, told = ale_agent(*words, endpoint=endpoint)
+    assert (found, out) == (code, "That is it.\n")
+    assert ("not finished (refused): no call of a tool was permitted" in told) == (code == 3)
+    assert (folder / "a").exists() == (mode == "auto")
+
+
 def test_work_that_does_not_finish_is_an_exit_code_and_a_reason(ale_agent):
     with endpoint_that(lambda messages: call("read", path="a")) as endpoint:
         code, _, told = ale_agent("run", "Go.", "--max-turns=2", "--output=text", endpoint=endpoint)
@@ -161,9 +194,8 @@ def test_settings_of_the_environment_that_are_not_valid_are_named(ale_agent, mon
 
 def test_what_is_missing_is_named_with_its_option(ale_agent, monkeypatch):
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    assert "set --base-url" in ale_agent("run", "Go.")[2]
+    assert "--base-url, OPENAI_BASE_URL or base_url" in ale_agent("run", "Go.")[2]
     endpoint = ("--base-url=http://localhost", "--model=m")
-    assert "name the request" in ale_agent("run", "--output=text", *endpoint)[2]
     assert "is no directory" in ale_agent("run", "Go.", "--cwd=absent", *endpoint)[2]
     assert "no session" in ale_agent("export", "absent", "--out=x")[2]
 
@@ -184,5 +216,6 @@ def test_the_base_install_needs_no_library_of_the_extra():
 
 
 def test_a_library_that_is_not_installed_is_named_with_its_remedy():
-    with pytest.raises(ValueError, match=r"pip install '.\[agent\]' in a clone"):
+    remedy = re.escape(f"{shlex.quote(sys.executable)} -m pip install '.[agent]'")
+    with pytest.raises(ValueError, match=f"in a clone of ALE-JAX, run {remedy}$"):
         extra.load("a_library_that_there_is_not.of_it")

@@ -4,6 +4,7 @@ import asyncio
 import io
 import os
 import signal
+import tempfile
 from pathlib import Path
 
 from rich.console import Console
@@ -13,29 +14,27 @@ from ale_jax.agent.assistant.context_room import SUMMARISE
 from ale_jax.agent.assistant.events import Written
 from ale_jax.agent.assistant.settings import Settings
 from ale_jax.agent.assistant.terminal import TerminalView, talk
-from tests.agent.assistant.scripted import call, endpoint_that, in_turn, state_of
+from tests.agent.assistant.scripted import call, endpoint_that, state_of
+from tests.rows import each_row
 
 
 def talked(folder, endpoint, *lines, hear=None):
     """Exit code, and what was shown. An exception among the lines is raised."""
     console = Console(file=io.StringIO(), width=200, markup=False, highlight=False)
-    left = list(lines)
+    left = [*lines, EOFError]
 
-    def read(prompt, markup):
-        if not left:
-            raise EOFError
-        if isinstance(left[0], type):
-            raise left.pop(0)
-        return left.pop(0)
-
-    console.input = read
+    def read():
+        line = left.pop(0)
+        if isinstance(line, type):
+            raise line
+        return line
 
     async def run():
         listeners = (TerminalView(console), *([hear] if hear else []))
         setup = Setup(Settings(), endpoint.settings, Path(folder), None, listeners)
         assistant = await Assistant.open(setup, state_of(folder).create())
         try:
-            return await talk(assistant, console)
+            return await talk(assistant, console, read)
         finally:
             await assistant.close()
 
@@ -68,13 +67,30 @@ def test_each_line_is_a_request_and_commands_are_for_us(folder):
     assert endpoint.seen[-1][-1] == ("user", "Hi") and text.count("/mode MODE") == 2
 
 
-def test_ctrl_c_ends_the_work_on_a_request_and_at_the_prompt_the_talk(folder):
+CTRL_C = KeyboardInterrupt
+
+
+@each_row(
+    "lines, code",
+    [
+        (("Wait.", "There?", "Wait.", "There?"), 0),
+        (("Wait.", CTRL_C, "Never read."), 130),
+        (("There?", CTRL_C, "There?", CTRL_C), 0),
+        (("There?", CTRL_C, "", CTRL_C, "/mode ask", CTRL_C, CTRL_C, "Never read."), 130),
+    ],
+)
+def test_ctrl_c_ends_the_work_on_a_request_and_twice_in_a_row_the_talk(tmp_path, lines, code):
     async def hear(event):
         if isinstance(event, Written) and "wait" in event.text:
             os.kill(os.getpid(), signal.SIGINT)
 
-    with endpoint_that(in_turn(None, None, "Still here.")) as endpoint:
-        lines = ("Wait.", "Wait again.", "There?", KeyboardInterrupt, "Never read.")
-        code, text = talked(folder, endpoint, *lines, hear=hear)
-    assert code == 0 and text.count("not finished (cancelled)") == 2 and "Still here." in text
-    assert len(endpoint.seen) == 3
+    folder = Path(tempfile.mkdtemp(dir=tmp_path))
+    answers = {"Wait.": None, "There?": "Still here."}
+    with endpoint_that(lambda messages: answers[messages[-1][1]]) as endpoint:
+        found, text = talked(folder, endpoint, *lines, hear=hear)
+    assert found == code
+    assert text.count("not finished (cancelled)") == lines.count("Wait.")
+    assert text.count("Still here.") == lines.count("There?")
+    assert text.count("Ctrl-C again quits") == sum(each in ("Wait.", CTRL_C) for each in lines) - (
+        code == 130
+    )

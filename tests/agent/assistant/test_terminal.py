@@ -75,25 +75,18 @@ def test_nothing_that_is_shown_controls_the_terminal():
     "typed, answer",
     [("y\n", "once"), ("Always\n", "always"), ("\n", "no"), ("", "no"), ("what\nn\n", "no")],
 )
-def test_a_person_is_asked_until_there_is_an_answer(typed, answer):
+def test_a_person_is_asked_until_there_is_an_answer(monkeypatch, typed, answer):
     file = io.StringIO()
     console = Console(file=file, width=80, markup=False)
-    lines = io.StringIO(typed)
-
-    def read(prompt, markup):
-        if not (line := lines.readline()):
-            raise EOFError
-        return line
-
-    console.input = read
+    monkeypatch.setattr("sys.stdin", io.StringIO(typed))
     assert asyncio.run(ask_person(console, "bash", {"command": "rm\x1b x"})) == answer
     assert "bash: rm\N{REPLACEMENT CHARACTER} x" in file.getvalue()
 
 
-def test_a_person_sees_what_would_be_written():
+def test_a_person_sees_what_would_be_written(monkeypatch):
     file = io.StringIO()
     console = Console(file=file, width=80, markup=False)
-    console.input = lambda prompt, markup: "n"
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
     edit = {"path": "a", "old": "x = 1", "new": "x = 2\x1b"}
     assert asyncio.run(ask_person(console, "edit", edit)) == "no"
     assert file.getvalue().splitlines()[1:] == [

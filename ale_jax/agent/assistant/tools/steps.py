@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pydantic import Field
 
 from ale_jax.agent.assistant.events import Ended
-from ale_jax.agent.assistant.tools.tool import Arguments, ToolError, ToolResult, TypedTool
+from ale_jax.agent.assistant.tools.tool import Arguments, ToolResult, TypedTool
 
 Delegate = Callable[[str, str], Awaitable[Ended]]  # call's id and task -> how it ended
 
@@ -34,9 +34,10 @@ class TaskTool(TypedTool[TaskArguments]):
 
     async def use(self, arguments: TaskArguments, call_id: str) -> ToolResult:
         ended = await self.delegate(call_id, arguments.task)
-        if ended.reason != "finished":
-            raise ToolError(f"the sub-agent did not finish ({ended.reason}): {ended.detail}")
-        return ToolResult(ended.answer)
+        if ended.reason == "finished":
+            return ToolResult(ended.answer)
+        told = f"the sub-agent did not finish ({ended.reason}): {ended.detail}"
+        return ToolResult(told, is_error=True, refused=ended.reason == "refused")
 
 
 class FinishArguments(Arguments):

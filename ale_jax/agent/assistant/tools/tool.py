@@ -22,11 +22,12 @@ class ToolError(Exception):
 @dataclasses.dataclass(frozen=True)
 class ToolResult:
     """What a call returned. is_error: the tool worked, and reports a failure. ends: the model is
-    done, and the text is its answer."""
+    done, and the text is its answer. refused: nobody permitted it, so that nothing was done."""
 
     text: str
     is_error: bool = False
     ends: bool = False
+    refused: bool = False
 
 
 class Tool(Protocol):
