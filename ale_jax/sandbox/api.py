@@ -95,12 +95,14 @@ class ProcessResult:
 @dataclasses.dataclass(frozen=True)
 class FileInfo:
     """A directory entry. kind: "file", "directory", "link" or "other"; mode: permission bits, as
-    chmod(1) takes them; undecodable bytes in the name are replaced."""
+    chmod(1) takes them; modified: in whole seconds from 1970; undecodable bytes in the name are
+    replaced."""
 
     name: str
     kind: str
     bytes: int
     mode: int
+    modified: int
 
 
 @dataclasses.dataclass(frozen=True)

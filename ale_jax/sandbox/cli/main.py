@@ -84,7 +84,7 @@ def _shell(arguments: argparse.Namespace) -> int:
 
 
 def _copy(client: SandboxClient, arguments: argparse.Namespace) -> int:
-    """Copies a file or a directory, with its permissions, into a sandbox or out of it."""
+    """Copies a file or a directory, with its permissions and times, into a sandbox or out of it."""
     source, target = arguments.source, arguments.target
     inside = [_split(text) for text in (source, target)]
     if sum(each is not None for each in inside) != 1:
@@ -129,19 +129,21 @@ def _copy_out(box: RemoteSandbox, path: str, target: Path) -> None:
     if found.kind == "directory":
         box.download(path, target)
         return
+    if found.kind == "link":
+        raise ValueError(f"{path!r} is a link: name what it leads to, or its directory")
     content = box.read(path, MAX_FILE)
     if len(content) == MAX_FILE:
         raise ValueError(f"{path!r} has {MAX_FILE} bytes or more: copy its directory")
     if target.is_dir():
         target = target / posixpath.basename(path)
-    uploads.replace_file(target, content, found.mode)
+    uploads.replace_file(target, content, found.mode, found.modified)
 
 
 def _find(box: RemoteSandbox, path: str) -> FileInfo | None:
     """What is at `path`, which need not exist."""
     directory, name = posixpath.split(path.rstrip("/"))
     if not name:
-        return FileInfo("/", "directory", 0, 0o755)
+        return FileInfo("/", "directory", 0, 0o755, 0)
     try:
         found = next((each for each in box.list(directory) if each.name == name), None)
     except FileNotFoundError:
@@ -154,18 +156,19 @@ def _find_unlisted(box: RemoteSandbox, path: str) -> FileInfo | None:
     name = posixpath.basename(path)
     with contextlib.suppress(FileNotFoundError):
         box.list(path)
-        return FileInfo(name, "directory", 0, 0o755)
+        return FileInfo(name, "directory", 0, 0o755, 0)
     with contextlib.suppress(FileNotFoundError):
         box.read(path, 1)
-        return FileInfo(name, "file", 0, _mode(box, path))
+        return FileInfo(name, "file", 0, *_mode_and_time(box, path))
     return None
 
 
-def _mode(box: RemoteSandbox, path: str) -> int:
-    """The permissions of a file. Errors: OSError if no program in the sandbox tells them."""
-    told = box.exec(["stat", "-c", "%a", path])
+def _mode_and_time(box: RemoteSandbox, path: str) -> tuple[int, int]:
+    """Those of a file. Errors: OSError if no program in the sandbox tells them."""
+    told = box.exec(["stat", "-c", "%a %Y", path])
     try:
-        return int(told.stdout, 8)
+        mode, modified = told.stdout.split()
+        return int(mode, 8), int(modified)
     except ValueError as error:
         words = "its directory has too many entries to list, and stat does not work there"
         raise OSError(f"the permissions of {path!r} are unknown: {words}: move the file") from error

@@ -112,8 +112,8 @@ def enter_whatever_it_is(parent: int, name: str) -> int:
 
 
 def list_directory(path: str, max_entries: int, max_bytes: int) -> list[dict]:
-    """Lists a directory: name, kind ("file", "directory", "link", "other"), bytes and mode. It
-    stops at `max_entries`, or at `max_bytes` of JSON."""
+    """Lists a directory, as `describe_entry` does. It stops at `max_entries`, or at `max_bytes` of
+    JSON."""
     entries, room = [], max_bytes
     directory = open_directory(path)
     try:
@@ -149,6 +149,7 @@ def describe_entry(entry: os.DirEntry) -> dict:
         "kind": KINDS.get(stat.S_IFMT(status.st_mode), "other"),
         "bytes": status.st_size,
         "mode": stat.S_IMODE(status.st_mode),
+        "modified": int(status.st_mtime),
     }
 
 

@@ -27,6 +27,7 @@ SETTLE_S = 1.0
 MAX_MEMORY = 1 << 30
 SHM = {"/dev/shm": 0o1777}
 NOT_ITS_OWNER = "--no-same-owner"
+PACKED = ["--hard-dereference", "."]  # whoever unpacks it need not trust a hard link
 Request = dict[str, Any]
 
 
@@ -296,7 +297,7 @@ class Runner:
         return {}
 
     async def do_list(self, request: Request, stream: RunnerStream) -> dict:
-        """Sends name, kind, size and mode of a directory's entries as JSON in the stream's data."""
+        """Sends a directory's entries as JSON in the stream's data."""
         limits = request["max_entries"], request["max_bytes"]
         entries = files.list_directory(request["path"], *limits)
         await stream.send(json.dumps(entries).encode())
@@ -309,7 +310,7 @@ class Runner:
 
     async def do_pack(self, request: Request, stream: RunnerStream) -> dict:
         """Sends a tar archive of a directory."""
-        return await self.archives.pack(request["path"], ["."], request, stream)
+        return await self.archives.pack(request["path"], PACKED, request, stream)
 
     def _snapshot_words(self) -> list[str]:
         """Arguments for tar. Leaves out mounts of the runtime, which are not the agent's files."""

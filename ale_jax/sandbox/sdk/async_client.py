@@ -282,14 +282,16 @@ class AsyncRemoteSandbox:
         return await self._do(protocol.LIST, params={"path": path})
 
     async def upload(self, directory: str | Path, path: str = "/work") -> None:
-        """Copies the contents of a local directory into a directory of the sandbox.
+        """Copies the contents of a local directory into a directory of the sandbox, with
+        permissions, times, and links that stay inside.
 
-        ValueError, before anything is sent, if there is a link or a device among them.
+        ValueError, before anything is sent, if there is another link or a device among them.
         """
         await self.unpack(await asyncio.to_thread(uploads.pack, directory), path)
 
     async def unpack(self, archive: bytes, path: str = "/work") -> None:
-        """Unpacks a tar archive, without links and devices, into a directory. ValueError."""
+        """Unpacks a tar archive into a directory. ValueError for devices, and for links that may
+        lead out of it."""
         content = {"content": archive, "content_type": "application/x-tar"}
         await self._do(protocol.UNPACK, params={"path": path}, **content)
 
@@ -298,8 +300,8 @@ class AsyncRemoteSandbox:
     ) -> None:
         """Copies the contents of a directory of the sandbox into a local directory.
 
-        The contents come from the agent and are not trusted: ValueError for links, devices,
-        absolute paths, `..`, or more than `max_bytes`; nothing is written then.
+        The contents come from the agent and are not trusted: ValueError for devices, links that may
+        lead out of it, absolute paths, `..`, or more than `max_bytes`; nothing is written then.
         """
         archive = await self._do(protocol.PACK, params={"path": path})
         await asyncio.to_thread(uploads.unpack, archive, directory, max_bytes)

@@ -312,8 +312,8 @@ async def download(id: Id, by: By, path: FilePath = "/work") -> Response:
 
 @serves(file_router, protocol.UNPACK, openapi_extra=raw_body("A plain tar.", TAR))
 async def upload(id: Id, by: By, request: Request, path: FilePath = "/work") -> Response:
-    """Unpacks a tar into a directory, with the agent's permissions. 422 for an archive with links,
-    devices, absolute paths or `..`; nothing is unpacked then."""
+    """Unpacks a tar into a directory, with the agent's permissions. 422 for devices, hard links,
+    links that may lead out of it, absolute paths or `..`; nothing is unpacked then."""
     archive = await request.body()
     await asyncio.to_thread(uploads.checked, archive)  # it may take a while
     await by.call(id, "unpack", archive=archive, path=path)

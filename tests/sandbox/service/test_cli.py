@@ -106,6 +106,13 @@ def test_copies_keep_permissions_and_go_to_any_writable_path(line, id, tmp_path)
     got = [(tmp_path / name).stat().st_mode & 0o777 for name in names]
     assert got == [0o750, 0o700, 0o600, 0o750]
     assert (tmp_path / "back/e/secret").read_text() == "d/e/secret"
+    os.utime(tmp_path / "new", (0, 1234567890))
+    assert line("cp", str(tmp_path / "new"), f"{id}:/tmp/new") == (0, "", "")
+    assert line("exec", id, "stat -c %Y /tmp/new; ln -s new /tmp/link")[1] == "1234567890\n"
+    assert line("cp", f"{id}:/tmp/new", str(tmp_path / "old")) == (0, "", "")
+    assert (tmp_path / "old").stat().st_mtime == 1234567890
+    code, _, err = line("cp", f"{id}:/tmp/link", str(tmp_path))
+    assert code == 1 and "'/tmp/link' is a link: name what it leads to" in err
     code, _, err = line("cp", str(tmp_path / "new"), f"{id}:/usr/x")
     assert code == 1 and "is '/usr' writable" in err
     code, _, err = line("cp", f"{id}:nothing", str(tmp_path))

@@ -16,6 +16,7 @@ from ale_jax.sandbox.sdk.streams import MAX_UNREAD
 from ale_jax.sandbox.spec import WORK
 from tests.sandbox.conftest import SPEC
 from tests.sandbox.service.conftest import ANN, BOB, ROOT
+from tests.sandbox.service.test_tars import lines_of, tree
 
 
 def test_a_session_keeps_its_state(remote):
@@ -137,9 +138,27 @@ def test_a_directory_goes_in_and_comes_out(remote, tmp_path):
     assert (tmp_path / "out/run.sh").stat().st_mode & 0o777 == 0o755
 
 
+def test_times_and_links_go_in_and_come_out(remote, tmp_path):
+    tree(tmp_path / "in")
+    remote.upload(tmp_path / "in", f"{WORK}/project")
+    listed = remote.run(
+        "cd project; cat d/e/top; stat -c ' %Y' d/e/file d/e; ls -l up; cd .."
+    ).output
+    assert listed.startswith("text -1\n 126143999\n") and listed.endswith("up -> d\n")
+    zipped = remote.exec("python3 -m zipfile -c x.zip project/d/e/run; echo $?")
+    assert zipped.stdout == "0\n", zipped
+    remote.run("ln project/d/e/file project/hard; touch -d @1234567890 project/hard")
+    remote.download(f"{WORK}/project", tmp_path / "out")
+    assert (tmp_path / "out/hard").stat().st_mtime == 1234567890
+    (tmp_path / "out/hard").unlink()
+    assert [each for each in lines_of(tmp_path / "out") if each[0] != "d/e/file"] == [
+        each for each in lines_of(tmp_path / "in") if each[0] != "d/e/file"
+    ]
+
+
 def test_what_the_agent_packed_does_not_lead_out(remote, tmp_path):
     remote.run("mkdir d; ln -s /etc d/link")
-    with pytest.raises(ValueError, match="link"):
+    with pytest.raises(ValueError, match="link' is a link to '/etc'"):
         remote.download(f"{WORK}/d", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -2,6 +2,7 @@
 
 import io
 import os
+import stat
 import subprocess
 import tarfile
 import tracemalloc
@@ -35,7 +36,11 @@ HOSTILE = {
     "harmless up": member("a/../x"),
     "absolute": member("/tmp/x"),
     "symlink out": member("l", tarfile.SYMTYPE, "/etc"),
-    "symlink in": member("l", tarfile.SYMTYPE, "a"),
+    "symlink up and out": member("a/l", tarfile.SYMTYPE, "../../x"),
+    "symlink to above a link": member("l", tarfile.SYMTYPE, "a/.."),
+    "symlink to nothing": member("l", tarfile.SYMTYPE, ""),
+    "symlink again": member("a/b", tarfile.SYMTYPE, "c"),
+    "symlink above": member("a", tarfile.SYMTYPE, "c"),
     "hard link": member("l", tarfile.LNKTYPE, "a/b"),
     "device": member("d", tarfile.CHRTYPE),
     "pipe": member("p", tarfile.FIFOTYPE),
@@ -77,6 +82,60 @@ def test_a_link_that_lies_there_already_is_not_followed(tmp_path):
         uploads.unpack(archive(GOOD), tmp_path / "out")
     assert os.listdir(tmp_path / "elsewhere") == []
     assert os.listdir(tmp_path / "out") == ["a"]
+
+
+def lines_of(root):
+    """What is below `root`: paths, types and permissions, times, and where links lead."""
+    return sorted(
+        (path.relative_to(root).as_posix(), stat.S_IFMT(status.st_mode), int(status.st_mtime))
+        + ((os.readlink(path),) if path.is_symlink() else (oct(status.st_mode),))
+        for path, status in ((path, path.lstat()) for path in root.rglob("*"))
+    )
+
+
+def tree(root):
+    """A directory with links that stay inside, and times."""
+    (root / "d/e").mkdir(parents=True)
+    (root / "d/e/file").write_text("text")
+    (root / "d/e/run").write_text("echo ran")
+    (root / "d/e/run").chmod(0o755)
+    (root / "up").symlink_to("d")
+    (root / "d/e/top").symlink_to("../../up/e/file")
+    (root / "d/dangling").symlink_to("./nothing")
+    (root / "d/root").symlink_to("..")
+    for number, name in enumerate(("d/e/file", "up", "d/e/top", "d/root", "d/e", "d")):
+        os.utime(root / name, (0, 86400 * 365 * number - 1), follow_symlinks=False)
+
+
+def test_times_and_links_inside_are_kept_over_and_over(tmp_path):
+    tree(tmp_path / "in")
+    for _ in range(2):  # what is there is replaced
+        uploads.unpack(uploads.pack(tmp_path / "in"), tmp_path / "out")
+        assert lines_of(tmp_path / "out") == lines_of(tmp_path / "in")
+    assert (tmp_path / "out/d/e/top").read_text() == "text"
+
+
+@pytest.mark.parametrize("target", ["/etc", "../x", "d/../../x", "d/..", "../in/d"])
+def test_a_link_that_may_lead_out_is_refused_by_its_name(tmp_path, target):
+    tree(tmp_path / "in")
+    (tmp_path / "in/bad").symlink_to(target)
+    with pytest.raises(ValueError, match=f"in/bad' is a link to '{target}', which may lead out"):
+        uploads.pack(tmp_path / "in")
+
+
+def test_a_link_that_is_to_be_copied_alone_is_refused_by_its_name(tmp_path):
+    (tmp_path / "bad").symlink_to("x")
+    with pytest.raises(ValueError, match="bad' is a link to 'x': name what it leads to"):
+        uploads.pack_file(tmp_path / "bad", "bad")
+
+
+@pytest.mark.parametrize("time", ["nan", "inf", "1e300", "-1e300"])
+def test_a_time_that_no_file_can_have_is_refused(tmp_path, time):
+    info, data = member("x")
+    info.pax_headers = {"mtime": time}
+    with pytest.raises(ValueError, match="has the time"):
+        uploads.unpack(archive((info, data)), tmp_path / "out")
+    assert os.listdir(tmp_path) == []
 
 
 def test_permissions_are_kept_as_far_as_the_umask_and_safety_allow(tmp_path):
@@ -198,9 +257,9 @@ def test_a_sparse_file_is_counted_by_its_size(tmp_path):
 def test_packing_names_what_it_does_not_take(tmp_path):
     (tmp_path / "x").write_bytes(b"1")
     members = uploads.checked(uploads.pack(tmp_path))
-    assert [(each.name, each.uid, each.mtime) for each in members] == [("x", 0, 0)]
-    (tmp_path / "link").symlink_to("x")
-    with pytest.raises(ValueError, match="link' is a link"):
+    assert [(each.name, each.uid) for each in members] == [("x", 0)]
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="pipe' is a device, a pipe or a socket"):
         uploads.pack(tmp_path)
     with pytest.raises(NotADirectoryError):
         uploads.pack(tmp_path / "x")
