@@ -257,7 +257,7 @@ def _check(member: tarfile.TarInfo) -> None:
 
 
 def _check_link(told: str, name: str, target: str) -> None:
-    """ValueError unless the link `name` leads to what is below the directory of the archive. `..` may
+    """ValueError unless the link `name` of an archive leads to what is below its root. `..` may
     only be at the beginning of the target, as nobody knows what is above a link."""
     words = [word for word in target.split("/") if word not in ("", ".")]
     ups = next((n for n, word in enumerate(words) if word != ".."), len(words))
