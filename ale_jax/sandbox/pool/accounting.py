@@ -6,18 +6,28 @@ import collections
 import dataclasses
 import math
 import os
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 
 from ale_jax.sandbox import cgroups
 from ale_jax.sandbox.spec import SandboxSpec
 
 OWNER = "tenant"  # the label with the name of a sandbox's owner
+# Between the owner's name and the rest of an id. Neither a name nor an id that a client chooses has
+# it, so that no owner's id is ever taken by another's.
+BEHIND_OWNER = "~"
 FOR_SANDBOXES = 0.9  # of the memory; the rest is for the host and for this process
 
 
 def owner_of(labels: Mapping[str, str]) -> str:
     """Empty: nobody in particular."""
     return labels.get(OWNER, "")
+
+
+def new_id(labels: Mapping[str, str]) -> str:
+    """Returns an id that no sandbox has, for one with these labels."""
+    owner = owner_of(labels)
+    return f"{owner}{BEHIND_OWNER if owner else ''}{uuid.uuid4().hex[:16]}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,11 +6,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from ale_jax.sandbox.pool.accounting import Room, total
+from ale_jax.sandbox.pool.accounting import Room, new_id, total
 from ale_jax.sandbox.pool.api import Cause, PoolFull, Record, SandboxGone, StartRequest, State
 from ale_jax.sandbox.pool.lifecycle import Lifecycle
 from ale_jax.sandbox.pool.machines import Machines
@@ -99,7 +98,7 @@ class WarmPools:
                 if not self._machines.reserve(pool.spec):
                     break
                 request = StartRequest(pool.spec)
-                pool.sandboxes.append(self._lifecycle.begin(new_id(), request, is_warm=True))
+                pool.sandboxes.append(self._lifecycle.begin(new_id({}), request, is_warm=True))
                 on_their_way += 1
 
     def _ready(self) -> list[PooledSandbox]:
@@ -122,10 +121,6 @@ class WarmPools:
             pool.failures = 0
 
 
-def new_id() -> str:
-    return uuid.uuid4().hex[:16]
-
-
 def numbered(request: StartRequest, count: int) -> list[StartRequest]:
     """`count` requests like `request`; if it has an id, theirs are id-0, id-1, ..."""
     ids = (request.id and f"{request.id}-{number}" for number in range(count))
@@ -146,7 +141,7 @@ class Admission:
         """
         if pooled := self._find(request):
             return pooled
-        id = request.id or new_id()
+        id = request.id or new_id(request.labels)
         if warm := self._warm.take(request.spec):
             self._lifecycle.adopt(warm, id, request, generation)
             return warm
@@ -191,7 +186,7 @@ class Admission:
         same = (pooled.request.spec, pooled.request.snapshot) == (request.spec, request.snapshot)
         if not same or pooled.is_warm:
             raise ValueError(
-                f"sandbox id {request.id!r:.80} belongs to another request: choose another id"
+                "its id is that of another request, with another spec or snapshot: choose another"
             )
         if pooled.life.cause is not None:
             raise pooled.gone()

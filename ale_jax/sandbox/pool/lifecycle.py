@@ -298,9 +298,7 @@ class Leases:
         sandbox, current = pooled.sandbox, pooled.generation
         machine = sandbox.machine
         if generation not in (None, current):
-            raise SandboxLost(
-                f"generation {generation} of {id!r} is lost; the current one is {current}"
-            )
+            raise SandboxLost(f"generation {generation} is lost; the current one is {current}")
         with pooled.in_use():
             try:
                 yield sandbox
@@ -313,7 +311,7 @@ class Leases:
                     raise
                 raise pooled.gone() from error
         if pooled.generation != current or pooled.life.cause is Cause.LOST:
-            raise SandboxLost(f"generation {current} of {id!r} was lost during the call")
+            raise SandboxLost(f"generation {current} was lost during the call")
         pooled.losses = 0
 
 

@@ -16,7 +16,6 @@ from ale_jax.sandbox.pool.api import SandboxPool
 from ale_jax.sandbox.service import operations, routes, terminal
 from ale_jax.sandbox.service.access import ServiceSettings, Tokens
 from ale_jax.sandbox.service.bodies import error_reply
-from ale_jax.sandbox.service.caller import Owners
 from ale_jax.sandbox.service.guard import Guard
 from ale_jax.sandbox.service.metrics import Metrics
 from ale_jax.sandbox.service.protocol import KINDS, Refusal
@@ -105,8 +104,9 @@ DESCRIPTION = """
 Sandboxes over HTTP: isolated machines in which agents run commands and keep files.
 
 **Authentication.** Send `Authorization: Bearer TOKEN`. A sandbox belongs to the token that started
-it; other tokens get 404 for it. A service without tokens accepts connections only from its own
-machine.
+it; other tokens get 404 for it, and may have the same id for one of their own. An administrator
+calls the sandbox ID of another token NAME~ID. A service without tokens accepts connections only
+from its own machine.
 
 **Repeated requests.** A POST, PUT or DELETE with the header `X-Request-Id` may be sent again: for
 some minutes, the same request with the same id is executed only once and gets the same answer. A
@@ -161,7 +161,7 @@ def create_app(
         docs_url=None,  # FastAPI's page loads its script from another host
         redoc_url=None,
     )
-    app.state.pool, app.state.owners, app.state.metrics = pool, Owners(pool), Metrics()
+    app.state.pool, app.state.metrics = pool, Metrics()
     for router in (*ROUTERS, *fronts):
         app.include_router(router)
     for kind in (Refusal, *(kind for kind, *_ in KINDS), Exception):

@@ -234,7 +234,7 @@ async def caller_of(request: Request) -> Caller:
     scope, pool, key = request.scope, state.pool, request.scope.get("request_key")
     if key and hasattr(pool, "for_request"):  # it keeps the outcomes of repeated requests
         pool = pool.for_request(*key)
-    return Caller(pool, state.owners, scope["tenant"], ticket)
+    return Caller(pool, scope["tenant"], ticket)
 
 
 By = Annotated[Caller, Depends(caller_of)]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import time
-from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Any
 
 from ale_jax.sandbox.api import SandboxError
-from ale_jax.sandbox.pool.accounting import OWNER
+from ale_jax.sandbox.pool.accounting import BEHIND_OWNER, OWNER
 from ale_jax.sandbox.pool.api import (
-    PoolEvent,
     SandboxGone,
     SandboxPool,
     SnapshotInfo,
@@ -20,57 +18,25 @@ from ale_jax.sandbox.pool.api import (
 )
 from ale_jax.sandbox.service import uploads
 from ale_jax.sandbox.service.access import Tenant
-from ale_jax.sandbox.service.protocol import EventsAnswer, Refusal, not_found, taken
+from ale_jax.sandbox.service.protocol import EventsAnswer, Refusal, not_found
 from ale_jax.sandbox.service.tenants import MB, TenantAccount, Ticket
 
-MAX_OWNERS = 100_000
 # How much room a download is tried with. A failure costs at most half of the next attempt.
 DOWNLOAD_BYTES = (8 * MB, 32 * MB, 128 * MB, uploads.MAX_BYTES)
-OWNER_S = 5.0  # much less than any pool remembers a sandbox that has ended
-
-
-class Owners:
-    """The owner of each sandbox, according to its label. They are cached so that a call need not
-    ask the pool, and so that an owner is still told that a sandbox is gone when the pool has
-    forgotten it.
-
-    The cache is believed for OWNER_S only, and only for living sandboxes: an id that has failed to
-    start, or that the pool has forgotten, may be taken by another tenant through another front end.
-    """
-
-    def __init__(self, pool: SandboxPool, clock: Callable[[], float] = time.monotonic):
-        self._pool, self._clock = pool, clock
-        self._names: OrderedDict[str, str | None] = OrderedDict()
-        self._sure_until: dict[str, float] = {}
-
-    async def of(self, id: str) -> str | None:
-        """Returns the tenant's name; None if the sandbox has no owner. Errors: SandboxGone."""
-        if self._clock() > self._sure_until.get(id, 0.0):
-            try:
-                self.note(await self._pool.status(id))
-            except SandboxGone:
-                if id not in self._names:
-                    raise
-        return self._names[id]
-
-    def note(self, status: Status) -> None:
-        lives = status.cause is None
-        self._sure_until[status.id] = self._clock() + OWNER_S if lives else 0.0
-        self._names[status.id] = status.labels.get(OWNER)
-        self._names.move_to_end(status.id)
-        while len(self._names) > MAX_OWNERS:
-            id, _ = self._names.popitem(last=False)
-            del self._sure_until[id]
 
 
 @dataclasses.dataclass(frozen=True)
 class Caller:
-    """The pool as one tenant may use it, during one call. A call on another tenant's sandbox is a
-    Refusal (404), as if it had never existed, and what no sandbox of the tenant may have is a
-    Refusal, too; other errors are the pool's."""
+    """The pool as one tenant may use it, during one call.
+
+    Each tenant has ids of its own: the pool knows a sandbox as NAME~ID, and the tenant as ID. So a
+    call on another tenant's sandbox is a Refusal (404), as if it had never existed, and no id is
+    taken by another tenant's. An administrator calls others' sandboxes NAME~ID, and those that
+    nobody has yet ~ID. What no sandbox of the tenant may have is a Refusal, too; other errors are
+    the pool's.
+    """
 
     pool: SandboxPool
-    owners: Owners
     tenant: Tenant
     ticket: Ticket
 
@@ -78,28 +44,51 @@ class Caller:
     def account(self) -> TenantAccount:
         return self.ticket.account
 
+    @property
+    def prefix(self) -> str:
+        return f"{self.tenant.name}{BEHIND_OWNER}"
+
+    def pools_id(self, id: str) -> str:
+        """Returns what the pool calls a sandbox."""
+        if self.tenant.admin and BEHIND_OWNER in id:
+            return id.removeprefix(BEHIND_OWNER)
+        return self.prefix + id
+
+    def own_id(self, id: str) -> str:
+        """Returns what the tenant calls a sandbox of the pool."""
+        return id.removeprefix(self.prefix) if BEHIND_OWNER in id else BEHIND_OWNER + id
+
+    @contextlib.contextmanager
+    def naming(self) -> Iterator[None]:
+        """In its block, an error about a missing sandbox has the tenant's name for it."""
+        try:
+            yield
+        except SandboxGone as error:
+            id = self.own_id(error.id)
+            raise SandboxGone(id, error.cause) if error.cause else not_found(id) from error
+
     async def start(self, request: StartRequest) -> Status:
-        if request.id and await self._is_others(request.id):
-            raise taken(request.id)
         claimed = self._claimed(request)
-        return self._noted(await self.pool.start(claimed, self.account.limits))
+        with self.naming():
+            return self._shown(await self.pool.start(claimed, self.account.limits))
 
     async def start_many(self, request: StartRequest, count: int, spare: int) -> list[Status]:
         claimed = self._claimed(request)
-        statuses = await self.pool.start_many(claimed, count, spare, self.account.limits)
-        return [self._noted(status) for status in statuses]
+        with self.naming():
+            found = await self.pool.start_many(claimed, count, spare, self.account.limits)
+        return [self._shown(status) for status in found]
 
     async def fork(self, id: str, count: int) -> list[Status]:
         account = self.account
         account.check((await self.status(id)).spec)
-        statuses = await self.pool.fork(id, count, account.quota.snapshot_bytes, account.limits)
-        for status in statuses:
-            self.owners.note(status)
-        return list(statuses)
+        most, own = account.quota.snapshot_bytes, self.pools_id(id)
+        with self.naming():
+            found = await self.pool.fork(own, count, most, account.limits)
+        return [self._shown(status) for status in found]
 
     async def stop(self, id: str) -> None:
-        await self.own(id)
-        await self.pool.stop(id)
+        with self.naming():
+            await self.pool.stop(self.pools_id(id))
 
     async def has(self, id: str) -> bool:
         """Whether a sandbox with this id, of whomever, lives."""
@@ -109,16 +98,20 @@ class Caller:
             return False
 
     async def status(self, id: str) -> Status:
-        await self.own(id)
-        return await self.pool.status(id)
+        with self.naming():
+            return self._shown(await self.pool.status(self.pools_id(id)))
 
     async def statuses(self) -> Sequence[Status]:
-        return [each for each in await self.pool.statuses() if self._is_mine(each)]
+        return [self._shown(each) for each in await self.pool.statuses() if self._sees(each.id)]
 
     async def events(self, after: int | None, limit: int) -> EventsAnswer:
         """Returns the first `limit` events after that number; for None, the last `limit`."""
         found = await self.pool.events_after(after or 0)
-        mine = [event for event in found.events if await self._may_know(event)]
+        mine = [
+            dataclasses.replace(event, sandbox=event.sandbox and self.own_id(event.sandbox))
+            for event in found.events
+            if self._sees(event.sandbox)
+        ]
         if after is None:
             return EventsAnswer(tuple(mine[-limit:]), found.last, False)
         is_all = len(mine) <= limit
@@ -126,18 +119,18 @@ class Caller:
         return EventsAnswer(tuple(mine[:limit]), up_to, after < found.forgotten)
 
     async def call(self, id: str, method: str, **arguments: Any) -> Any:
-        await self.own(id)
-        size = arguments.get("max_bytes")
-        if not size:
-            return await self.pool.call(id, method, **arguments)
-        kept = self.ticket.held_bytes
-        await self.ticket.hold(size)
-        try:
-            content = await self.pool.call(id, method, **arguments)
-            kept += len(content)
-        finally:
-            self.ticket.keep(kept)
-        return content
+        own, size = self.pools_id(id), arguments.get("max_bytes")
+        with self.naming():
+            if not size:
+                return await self.pool.call(own, method, **arguments)
+            kept = self.ticket.held_bytes
+            await self.ticket.hold(size)
+            try:
+                content = await self.pool.call(own, method, **arguments)
+                kept += len(content)
+            finally:
+                self.ticket.keep(kept)
+            return content
 
     async def download(self, id: str, path: str) -> bytes:
         """Returns an archive of a directory. Nobody knows its size before, so it is tried with more
@@ -158,45 +151,45 @@ class Caller:
     async def stream(
         self, id: str, argv: Sequence[str] | str, **arguments: Any
     ) -> AsyncGenerator[tuple[str, bytes | int], None]:
-        await self.own(id)
-        return self.pool.stream(id, argv, **arguments)
+        await self.check(id)
+        return self._stream(self.pool.stream(self.pools_id(id), argv, **arguments))
+
+    async def _stream(
+        self, pieces: AsyncGenerator[tuple[str, bytes | int], None]
+    ) -> AsyncGenerator[tuple[str, bytes | int], None]:
+        async with contextlib.aclosing(pieces):
+            with self.naming():
+                async for piece in pieces:
+                    yield piece
 
     async def snapshot(self, id: str) -> SnapshotInfo:
-        await self.own(id)
-        return await self.pool.snapshot(id, self.account.quota.snapshot_bytes)
+        with self.naming():
+            return await self.pool.snapshot(self.pools_id(id), self.account.quota.snapshot_bytes)
 
     async def renew(self, id: str, seconds: float) -> Status:
         """seconds: to live from now; 0: as long as the tenant may."""
-        await self.own(id)
-        return await self.pool.renew(id, self.account.time_limit("deadline_seconds", seconds))
+        limit = self.account.time_limit("deadline_seconds", seconds)
+        with self.naming():
+            return self._shown(await self.pool.renew(self.pools_id(id), limit))
 
     async def restore(self, id: str, snapshot: str) -> None:
-        await self.own(id)
-        await self.pool.restore(id, snapshot)
+        with self.naming():
+            await self.pool.restore(self.pools_id(id), snapshot)
 
-    async def own(self, id: str) -> None:
-        try:
-            owner = await self.owners.of(id)
-        except SandboxGone as error:
-            raise not_found(id) from error
-        if not self.tenant.admin and owner != self.tenant.name:
-            raise not_found(id)
+    async def check(self, id: str) -> None:
+        """Errors: Refusal (404) if the tenant has no sandbox with that id."""
+        await self.status(id)
 
     def only_admin(self, what: str) -> None:
         if not self.tenant.admin:
             message = f"{what} needs an administrator's token"
             raise Refusal(403, "forbidden", message, "ask the operator of the service")
 
-    async def _may_know(self, event: PoolEvent) -> bool:
-        if self.tenant.admin:
-            return True
-        try:
-            return bool(event.sandbox) and await self.owners.of(event.sandbox) == self.tenant.name
-        except SandboxGone:  # it has no owner known here, or ended long ago
-            return False
+    def _sees(self, pools_id: str) -> bool:
+        return self.tenant.admin or pools_id.startswith(self.prefix)
 
-    def _is_mine(self, status: Status) -> bool:
-        return self.tenant.admin or status.labels.get(OWNER) == self.tenant.name
+    def _shown(self, status: Status) -> Status:
+        return dataclasses.replace(status, id=self.own_id(status.id))
 
     def _claimed(self, request: StartRequest) -> StartRequest:
         if request.labels.get(OWNER, self.tenant.name) != self.tenant.name:
@@ -205,20 +198,8 @@ class Caller:
         limit = self.account.time_limit
         return dataclasses.replace(
             request,
+            id=request.id and self.prefix + request.id,
             labels={**request.labels, OWNER: self.tenant.name},
             idle_seconds=limit("idle_seconds", request.idle_seconds),
             deadline_seconds=limit("deadline_seconds", request.deadline_seconds),
         )
-
-    def _noted(self, status: Status) -> Status:
-        # A start with an id that exists returns that sandbox, which may belong to another tenant.
-        if status.labels.get(OWNER) != self.tenant.name:
-            raise taken(status.id)
-        self.owners.note(status)
-        return status
-
-    async def _is_others(self, id: str) -> bool:
-        try:
-            return await self.owners.of(id) != self.tenant.name
-        except SandboxGone:  # there is no such sandbox
-            return False

@@ -120,7 +120,7 @@ class _World:
 
 
 class Worlds:
-    """The environments that were made, by the id of their sandbox."""
+    """The environments that were made, by the pool's id of their sandbox."""
 
     def __init__(self, registry: Mapping[str, EnvFactory], spec: SandboxSpec):
         self._registry, self._spec = registry, spec
@@ -137,13 +137,13 @@ class Worlds:
         await self._forget_gone(by)
         id, labels = f"gem-{uuid.uuid4().hex}", {"gem.env": env_id}
         await by.start(StartRequest(self._spec, id=id, labels=labels, idle_seconds=IDLE_S))
-        sandbox = PoolSandbox(by.pool, id, asyncio.get_running_loop())
+        sandbox = PoolSandbox(by.pool, by.pools_id(id), asyncio.get_running_loop())
         try:
             env = await self._in_thread(factory, sandbox)
         except BaseException:
             await by.stop(id)
             raise
-        self._worlds[id] = _World(env, asyncio.Lock())
+        self._worlds[by.pools_id(id)] = _World(env, asyncio.Lock())
         return id
 
     async def reset(self, by: Caller, id: str, seed: int) -> tuple[str, dict[str, Any]]:
@@ -170,13 +170,13 @@ class Worlds:
 
     async def close(self, by: Caller, id: str) -> None:
         await by.stop(id)
-        await self._forget(id)
+        await self._forget(by.pools_id(id))
 
     async def _find(self, by: Caller, id: str) -> _World:
-        await by.own(id)
-        if id not in self._worlds:
+        await by.check(id)
+        if (world := self._worlds.get(by.pools_id(id))) is None:
             raise not_found(id)
-        return self._worlds[id]
+        return world
 
     async def _in_thread(self, act: Callable[..., Any], *arguments: Any) -> Any:
         """Calls in a thread, because an environment blocks while it waits for its sandbox."""

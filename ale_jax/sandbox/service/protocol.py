@@ -90,11 +90,6 @@ def not_found(id: str) -> Refusal:
     return Refusal(404, "not_found", f"there is no sandbox {id!r:.140}", "list your sandboxes")
 
 
-def taken(id: str) -> Refusal:
-    message = f"id {id!r:.140} is taken"
-    return Refusal(409, "id_taken", message, "choose another, or let the pool choose")
-
-
 R = TypeVar("R")
 
 

@@ -158,7 +158,7 @@ class Rock:
         return {"output": "".join(output), "session_type": "bash"}
 
     async def run_in_session(self, by: Caller, body: RockRunBody) -> Any:
-        id = self._sandboxes.pool_id(by, body.sandbox_id)
+        id = self._sandboxes.present_id(by, body.sandbox_id)
         idle_seconds = self._sandboxes.idle_seconds(by, body.sandbox_id)
         if (output := await self._models.run(by, id, body, idle_seconds)) is not None:
             return OBSERVATION | {"output": output}
@@ -187,7 +187,7 @@ class Rock:
         await self._write(by, body, body.path, body.content.encode())
 
     async def upload(self, by: Caller, body: UploadForm) -> Any:
-        id = self._sandboxes.pool_id(by, body.sandbox_id)
+        id = self._sandboxes.present_id(by, body.sandbox_id)
         if not await self._models.take_file(by, id, body.target_path, body.file):
             await self._write(by, body, body.target_path, body.file)
 
@@ -195,14 +195,14 @@ class Rock:
         raise ValueError("there is no object storage: use upload for files")
 
     async def refuse_images(self, by: Caller, body: RockSandboxBody) -> Any:
-        await by.own(self._sandboxes.pool_id(by, body.sandbox_id))
+        await by.check(self._sandboxes.present_id(by, body.sandbox_id))
         raise ValueError(
             "there is no registry that an image could be pushed to: keep files with"
             " POST /v1/sandboxes/ID/snapshot, or name an image's recipe (ale-sandbox images)"
         )
 
     async def _call(self, by: Caller, body: RockSandboxBody, method: str, **arguments: Any) -> Any:
-        id = self._sandboxes.pool_id(by, body.sandbox_id)
+        id = self._sandboxes.present_id(by, body.sandbox_id)
         return await by.call(id, method, **arguments)
 
     async def _write(self, by: Caller, body: RockSandboxBody, path: str, content: bytes) -> None:

@@ -99,7 +99,7 @@ class RockModel:
     """The model service of one sandbox, and the commands about it."""
 
     def __init__(self, by: Caller, id: str, idle_seconds: float):
-        self._pool, self._id, self._idle_seconds = by.pool, id, idle_seconds
+        self._pool, self._id, self._idle_seconds = by.pool, by.pools_id(id), idle_seconds
         self._ticket = Ticket(by.account)  # the call that starts it ends before
         self._idle: asyncio.TimerHandle | None = None
         self._calls: ModelCalls | None = None
@@ -281,14 +281,15 @@ class RockModels:
     async def run(self, by: Caller, id: str, body: RockRunBody, idle_seconds: float) -> str | None:
         """See `RockModel.run`. idle_seconds: without a command, after which a model service ends,
         which would keep its sandbox in use; 0: none."""
-        if id not in self._known and NAME not in body.command:
+        key = by.pools_id(id)
+        if key not in self._known and NAME not in body.command:
             return None
-        await by.own(id)
-        if id not in self._known:
-            self._known[id] = RockModel(by, id, idle_seconds)
+        await by.check(id)
+        if key not in self._known:
+            self._known[key] = RockModel(by, id, idle_seconds)
             if len(self._known) > MAX_KNOWN:
                 self._known.pop(next(iter(self._known))).close()
-        output = await self._known[id].run(body.command)
+        output = await self._known[key].run(body.command)
         if output is not None and READS.match(body.command) and OWN_SESSION.match(body.session):
             with contextlib.suppress(SandboxError):  # the client never closes it
                 await by.call(id, "close_session", name=body.session)
@@ -296,10 +297,10 @@ class RockModels:
 
     async def take_file(self, by: Caller, id: str, path: str, content: bytes) -> bool:
         """See `RockModel.take_file`."""
-        model = self._known.get(id)
+        model = self._known.get(by.pools_id(id))
         if model is None:
             return False
-        await by.own(id)
+        await by.check(id)
         return model.take_file(path, content)
 
     def forget(self, id: str) -> None:

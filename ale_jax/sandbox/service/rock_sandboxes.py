@@ -19,7 +19,7 @@ from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.pool.api import SandboxGone, StartRequest, State, Status
 from ale_jax.sandbox.service import rock_spec
 from ale_jax.sandbox.service.caller import Caller
-from ale_jax.sandbox.service.protocol import not_found, taken
+from ale_jax.sandbox.service.protocol import not_found
 
 MAX_KNOWN = 10_000
 NOT_STOPPED = "it was not stopped by a request"
@@ -27,13 +27,13 @@ NOT_STOPPED = "it was not stopped by a request"
 
 @dataclasses.dataclass
 class RockSandbox:
-    """request: the latest one to start it; its id is the pool's. start: returns the status, or
-    raises why there is none. keep_seconds: how long its files are kept after a stop. files: id of
-    their snapshot, which a restart may use until `kept_until` (monotonic); empty: `no_files` says
-    why."""
+    """request: the latest one to start it. pools_id: what the pool calls what that started. start:
+    returns the status, or raises why there is none. keep_seconds: how long its files are kept after
+    a stop. files: id of their snapshot, which a restart may use until `kept_until` (monotonic);
+    empty: `no_files` says why."""
 
-    tenant: str
     request: StartRequest
+    pools_id: str
     start: asyncio.Task[Status]
     keep_seconds: float
     files: str = ""
@@ -67,26 +67,27 @@ class RockSandboxes:
     """The sandboxes that were started here, at most MAX_KNOWN. For one event loop."""
 
     def __init__(self):
-        self._known: dict[str, RockSandbox] = {}  # in the order of creation
+        # By what the pool would call a sandbox of that id; in the order of creation.
+        self._known: dict[str, RockSandbox] = {}
 
     def begin(self, by: Caller, request: StartRequest, keep_seconds: float) -> None:
-        """Starts a sandbox in the background. Errors: ValueError or Refusal (409): id in use."""
-        known = self._known.get(request.id)
+        """Starts a sandbox in the background. Errors: ValueError: id in use."""
+        key = by.pools_id(request.id)
+        known = self._known.get(key)
         if known and not known.is_over:
-            if known.tenant != by.tenant.name:
-                raise taken(request.id)
             raise ValueError(f"sandbox_id {request.id!r:.140} is in use: delete it first")
         own = dataclasses.replace(request, id=_new_id()) if known else request
         start = _started(by, own)
-        self._known[request.id] = RockSandbox(by.tenant.name, own, start, keep_seconds)
+        self._known[key] = RockSandbox(own, by.pools_id(own.id), start, keep_seconds)
         if len(self._known) > MAX_KNOWN:
             over = (id for id, each in self._known.items() if each.is_over)
             del self._known[next(over, next(iter(self._known)))]
 
-    def pool_id(self, by: Caller, id: str) -> str:
-        """Returns the pool's id of a sandbox. Errors: Refusal (404) for one that was deleted."""
+    def present_id(self, by: Caller, id: str) -> str:
+        """Returns the id of what was started last. Errors: Refusal (404) for one that was
+        deleted."""
         sandbox = self._find(by, id)
-        return sandbox.request.id if sandbox else id
+        return by.own_id(sandbox.pools_id) if sandbox else id
 
     def idle_seconds(self, by: Caller, id: str) -> float:
         """How long it may live without use, according to ROCK's client and to the token; 0: no
@@ -105,7 +106,7 @@ class RockSandboxes:
         sandbox = self._find(by, id)
         if sandbox and not sandbox.is_up:
             return rock_spec.of_starting(id, sandbox.request, sandbox.start_error())
-        return rock_spec.of_running(id, await by.status(self.pool_id(by, id)))
+        return rock_spec.of_running(id, await by.status(self.present_id(by, id)))
 
     async def stop(self, by: Caller, id: str) -> str:
         """Stops a sandbox and keeps its files, if it runs. Stops it even if they cannot be kept.
@@ -113,7 +114,7 @@ class RockSandboxes:
         sandbox = self._find(by, id)
         if sandbox is None:
             await by.stop(id)
-            return id
+            return by.pools_id(id)
         async with sandbox.turn:
             if await self._runs(by, sandbox):
                 await self._keep_files(by, sandbox)
@@ -125,7 +126,7 @@ class RockSandboxes:
         sandbox = self._own(by, id)
         if sandbox is None:
             await by.stop(id)
-            return id
+            return by.pools_id(id)
         async with sandbox.turn:
             ended = await self._end(by, sandbox)
             sandbox.is_deleted = True
@@ -135,7 +136,7 @@ class RockSandboxes:
         """Starts it again in the background, with the files `stop` kept. Errors: ValueError."""
         sandbox = self._find(by, id)
         if sandbox is None:
-            await by.own(id)
+            await by.check(id)
             raise ValueError(f"sandbox {id!r:.140} was not started by ROCK's client")
         async with sandbox.turn:
             if sandbox.is_deleted:
@@ -149,7 +150,8 @@ class RockSandboxes:
                     f"the files of {id!r:.140} were kept for only {sandbox.keep_seconds:g} s"
                 )
             again = dataclasses.replace(sandbox.request, id=_new_id(), snapshot=sandbox.files)
-            sandbox.request, sandbox.start = again, _started(by, again)
+            sandbox.request, sandbox.pools_id = again, by.pools_id(again.id)
+            sandbox.start = _started(by, again)
             sandbox.start.add_done_callback(lambda _: sandbox.forget_files())
 
     def _find(self, by: Caller, id: str) -> RockSandbox | None:
@@ -160,21 +162,22 @@ class RockSandboxes:
         return sandbox
 
     def _own(self, by: Caller, id: str) -> RockSandbox | None:
-        sandbox = self._known.get(id)
-        mine = sandbox and (by.tenant.admin or sandbox.tenant == by.tenant.name)
-        return sandbox if mine else None
+        return self._known.get(by.pools_id(id))
 
     async def _runs(self, by: Caller, sandbox: RockSandbox) -> bool:
         if not sandbox.is_up:
             return False
         try:
-            return (await by.status(sandbox.request.id)).state is State.RUNNING
+            return (await by.status(by.own_id(sandbox.pools_id))).state is State.RUNNING
         except SandboxGone:  # it ended so long ago that the pool has forgotten it
             return False
 
     async def _keep_files(self, by: Caller, sandbox: RockSandbox) -> None:
         try:
-            sandbox.files, sandbox.no_files = (await by.snapshot(sandbox.request.id)).id, ""
+            sandbox.files, sandbox.no_files = (
+                (await by.snapshot(by.own_id(sandbox.pools_id))).id,
+                "",
+            )
         except (SandboxError, OSError) as error:
             sandbox.no_files = str(error)
         sandbox.kept_until = time.monotonic() + sandbox.keep_seconds
@@ -182,11 +185,11 @@ class RockSandboxes:
     async def _end(self, by: Caller, sandbox: RockSandbox) -> str:
         if sandbox.is_up:
             with contextlib.suppress(SandboxGone):
-                await by.stop(sandbox.request.id)
+                await by.stop(by.own_id(sandbox.pools_id))
         elif not sandbox.start.done():
             sandbox.start.cancel()
             await asyncio.wait([sandbox.start])
-        return sandbox.request.id
+        return sandbox.pools_id
 
 
 def _started(by: Caller, request: StartRequest) -> asyncio.Task[Status]:

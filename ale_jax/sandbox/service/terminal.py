@@ -71,25 +71,25 @@ async def terminal(
     stderr; an empty frame closes the input; and each frame of input is answered by the text
     {"read": BYTES} once the command may have the next one."""
 
-    async def attend(pool: SandboxPool) -> dict[str, Any]:
-        async with _offer(pool).terminal(id, command, rows, columns) as job:
+    async def attend(pool: SandboxPool, own: str) -> dict[str, Any]:
+        async with _offer(pool).terminal(own, command, rows, columns) as job:
             return {"exit": await _attend(websocket, job, on_pipes=not rows)}
 
     await converse(websocket, id, attend)
 
 
 async def converse(
-    websocket: WebSocket, id: str, attend: Callable[[SandboxPool], Awaitable[dict[str, Any]]]
+    websocket: WebSocket, id: str, attend: Callable[[SandboxPool, str], Awaitable[dict[str, Any]]]
 ) -> None:
     """Attends to a connection about a sandbox of the caller's. Its last frame is what `attend`
-    returns, or says why it failed."""
+    returns, to which the pool and its id of the sandbox are passed, or says why it failed."""
     await websocket.accept()
-    state = websocket.app.state
     scope = websocket.scope
-    caller = Caller(state.pool, state.owners, scope["tenant"], scope["ticket"])
+    caller = Caller(websocket.app.state.pool, scope["tenant"], scope["ticket"])
     try:
-        await caller.own(id)
-        last = await attend(caller.pool)
+        await caller.check(id)
+        with caller.naming():
+            last = await attend(caller.pool, caller.pools_id(id))
     except WebSocketDisconnect:
         return
     except Exception as error:
@@ -230,8 +230,8 @@ async def relay(websocket: WebSocket, id: str, port: Port) -> None:
     disconnects, the port is closed and its connections end.
     """
 
-    async def attend(pool: SandboxPool) -> dict[str, Any]:
-        async with pool.relay(id, port) as tunnel:
+    async def attend(pool: SandboxPool, own: str) -> dict[str, Any]:
+        async with pool.relay(own, port) as tunnel:
             await websocket.send_text(json.dumps({"open": True}))
             await carry(tunnel, _RelayClient(websocket))
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
-from ale_jax.sandbox.pool.admission import new_id
+from ale_jax.sandbox.pool.accounting import new_id
 from ale_jax.sandbox.pool.api import Cause, Change, StartRequest, State, Status
 from ale_jax.system.fleet.node import Node
 
@@ -150,7 +150,7 @@ class FarTerminal:
 async def converse(node: Node, method: str, *arguments: Any) -> AsyncIterator[FarTerminal]:
     """Opens what the pool's `method` opens, until the end of the block. Errors: the pool's,
     NodeLost."""
-    key = new_id()
+    key = new_id({})
     pieces = node.stream("converse", key, method, *arguments)
     async with contextlib.aclosing(pieces):
         await anext(pieces)  # it is open

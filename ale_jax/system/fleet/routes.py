@@ -10,8 +10,7 @@ from collections import defaultdict, deque
 from typing import Any
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
-from ale_jax.sandbox.pool.accounting import Room, owner_of, total
-from ale_jax.sandbox.pool.admission import new_id
+from ale_jax.sandbox.pool.accounting import Room, new_id, owner_of, total
 from ale_jax.sandbox.pool.api import (
     Cause,
     PoolFull,
@@ -59,11 +58,11 @@ class Routes:
     def route_for(self, request: StartRequest) -> Route:
         if self._is_closed:
             raise SandboxStartError("the fleet is closed")
-        request = dataclasses.replace(request, id=request.id or new_id())
+        request = dataclasses.replace(request, id=request.id or new_id(request.labels))
         if route := self.routes.get(request.id):
             asked, had = request, route.request
             if (asked.spec, asked.snapshot) != (had.spec, had.snapshot):
-                raise ValueError(f"sandbox id {request.id!r:.80} is taken: choose another id")
+                raise ValueError("its id is that of another sandbox: choose another id")
             if route.is_over:
                 raise SandboxGone(route.id, route.cause)
             return route
@@ -191,7 +190,7 @@ class Routes:
     def departure(self, route: Route, error: NodeLost) -> SandboxError:
         if route.cause is not None:
             return SandboxGone(route.id, route.cause)
-        return SandboxLost(f"sandbox {route.id!r} was lost with its node: {error}")
+        return SandboxLost(f"the sandbox was lost with its node: {error}")
 
     def unwant(self, route: Route, cause: Cause) -> None:
         route.unwanted = cause

@@ -141,7 +141,7 @@ class AnyOrder(RuleBasedStateMachine):
         for call in self.calls:
             if call.done() and not call.cancelled() and call.exception():
                 error = call.exception()
-                another = isinstance(error, ValueError) and "another request" in str(error)
+                another = isinstance(error, ValueError) and "that of another request" in str(error)
                 assert another or isinstance(error, SandboxError), error
 
     @invariant()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from ale_jax.sandbox.api import ExecResult
-from ale_jax.sandbox.pool.accounting import Room, Usage, owner_of, total
+from ale_jax.sandbox.pool.accounting import BEHIND_OWNER, Room, Usage, owner_of, total
 from ale_jax.sandbox.pool.api import (
     Cause,
     Change,
@@ -50,7 +50,8 @@ class MemoryPool:
         if self.start_error:
             raise self.start_error
         self.on_start(request)
-        id = request.id or f"box-{len(self.members)}"
+        owner = owner_of(request.labels)
+        id = request.id or f"{owner}{BEHIND_OWNER if owner else ''}box-{len(self.members)}"
         if id not in self.members:
             now = time.time()
             self.members[id] = Status(
@@ -116,7 +117,11 @@ class MemoryPool:
         self.members |= {each.id: each for each in forks}
         return forks
 
+    async def restore(self, id, snapshot):
+        self._known(id)
+
     async def snapshot(self, id, max_bytes=None):
+        self._known(id)
         self.calls.append((id, "snapshot", {"max_bytes": max_bytes}))
         answer = self.answers["snapshot"]
         if isinstance(answer, Exception):
@@ -124,8 +129,9 @@ class MemoryPool:
         return answer
 
     async def renew(self, id, seconds):
+        known = self._known(id)
         self.calls.append((id, "renew", {"seconds": seconds}))
-        return self._known(id)
+        return known
 
     async def held(self, owner):
         return self._held(owner)

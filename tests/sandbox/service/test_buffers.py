@@ -11,7 +11,7 @@ from ale_jax.sandbox.api import SandboxError, SandboxLost
 from ale_jax.sandbox.pool.api import StartRequest
 from ale_jax.sandbox.service import caller, uploads
 from ale_jax.sandbox.service.access import ServiceSettings, Tenant
-from ale_jax.sandbox.service.caller import DOWNLOAD_BYTES, Caller, Owners
+from ale_jax.sandbox.service.caller import DOWNLOAD_BYTES, Caller
 from ale_jax.sandbox.service.tenants import MB, UNCOUNTED_BYTES, Quota, TenantAccount
 from ale_jax.sandbox.spec import WORK, SandboxSpec
 from tests.sandbox.pool.fakes import in_a_loop
@@ -29,7 +29,7 @@ async def calling(**limits):
     tenant = Tenant("ann", quota=Quota(**limits))
     pool, account = MemoryPool(), TenantAccount("ann", tenant.quota, shares=False)
     with account.call() as ticket:
-        by = Caller(pool, Owners(pool), tenant, ticket)
+        by = Caller(pool, tenant, ticket)
         await by.start(StartRequest(SPEC, id="a"))
         yield by
     assert account._buffered == 0

@@ -72,8 +72,8 @@ def test_everybody_sees_their_own(memory):
     for token, id in ((ANN, "ann"), (BOB, "bob")):
         with memory.client(token) as client:
             client.start(SPEC, id=id)
-        memory.pool.ring.record("sandbox_started", "", sandbox=id)
-    for token, mine in ((ANN, ["ann"]), (BOB, ["bob"]), (ROOT, ["ann", "bob"])):
+        memory.pool.ring.record("sandbox_started", "", sandbox=f"{id}~{id}")
+    for token, mine in ((ANN, ["ann"]), (BOB, ["bob"]), (ROOT, ["ann~ann", "bob~bob"])):
         with memory.http(token) as http:
             answer = http.get("/v1/fleet").json()
             assert [row["id"] for row in answer["sandboxes"]["rows"]] == mine

@@ -97,7 +97,7 @@ def test_a_life_as_its_owner_sees_it(runtime, page):
         command.join()
         shows(page, f"{ROW} .chip", "running")
 
-        sandbox = service.pool._leases.known("box").sandbox
+        sandbox = service.pool._leases.known("ann~box").sandbox
         kill_machine(sandbox)
         shows(page, f"{ROW} [data-name=generation]", "1")
         shows(page, f"{ROW} .chip", "running")
@@ -126,7 +126,7 @@ def test_a_life_as_its_owner_sees_it(runtime, page):
 
 def status(number: int) -> Status:
     state = State.READY if number % 10 == 0 else State.RUNNING
-    head = (f"box-{number:04}", "here", "memory", state, None, 0, 0, 1.0 + number, 1.0, SPEC)
+    head = (f"local~box-{number:04}", "here", "memory", state, None, 0, 0, 1.0 + number, 1.0, SPEC)
     return Status(*head, labels={}, history=(Change(1.0, state, ""),))
 
 
@@ -157,7 +157,7 @@ def ids(page) -> list[str]:
 
 
 def change(pool, id: str, **fields) -> None:
-    pool.members[id] = dataclasses.replace(pool.members[id], **fields)
+    pool.members[f"local~{id}"] = dataclasses.replace(pool.members[f"local~{id}"], **fields)
 
 
 def test_rows_of_a_thousand_are_told_the_news_in_their_place(thousand, page):
@@ -165,8 +165,8 @@ def test_rows_of_a_thousand_are_told_the_news_in_their_place(thousand, page):
     assert ids(page) == newest_first
     page.evaluate(f"document.querySelectorAll('{ROW}').forEach(row => row.old = true)")
     for gone in ("box-0300", "box-0000"):
-        thousand.members.pop(gone)
-    thousand.members["new"] = dataclasses.replace(status(2000), id="new")
+        thousand.members.pop(f"local~{gone}")
+    thousand.members["new"] = dataclasses.replace(status(2000), id="local~new")
     change(thousand, "box-0701", state=State.FAILED, cause=Cause.LOST)
     change(thousand, "box-0501", busy=1)
     has(page, "[data-id=box-0501] .chip", "busy")
@@ -187,8 +187,8 @@ def test_filters_search_and_order(few, page):
     assert ids(page) == ["box-0010"]
     page.fill("#search", "nowhere")
     shows(page, "#none", "No sandbox matches.")
-    few.ring.record("one", "", sandbox="box-0012")
-    few.ring.record("two", "", sandbox="box-0013")
+    few.ring.record("one", "", sandbox="local~box-0012")
+    few.ring.record("two", "", sandbox="local~box-0013")
     has(page, "#events li", "two")
     page.fill("#search", "0012")
     shows(page, "#events li", "box-0012")
@@ -216,7 +216,7 @@ def test_what_is_lost_is_said_and_taken_back(few, page):
 
 def test_events_come_as_they_happen_and_no_more_than_fit(few, page):
     for number in range(700):
-        few.ring.record("egress_refused", f"refusal {number}", sandbox="box-0001")
+        few.ring.record("egress_refused", f"refusal {number}", sandbox="local~box-0001")
     has(page, "#events li", "refusal 699")
     assert page.locator("#events li").count() == 300
     assert "refusal 699" in page.locator("#events li").first.text_content()

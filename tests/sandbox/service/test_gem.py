@@ -98,7 +98,7 @@ def test_more_episodes_at_once_than_the_pool_has_threads(crowd):
         ends = clients.map(lambda id: ask(http, "reset", sandbox_id=id)["observation"], ids)
         assert set(ends) == {"all are here"}
         ask(http, "close", sandbox_id=ids[0])
-        crowd.pool.end(ids[1], Cause.IDLE)
+        crowd.pool.end(f"ann~{ids[1]}", Cause.IDLE)
         ask(http, "make", env_id="game:meet")
         assert Meeting.closed == 2
 

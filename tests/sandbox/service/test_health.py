@@ -16,7 +16,7 @@ def box(memory):
     with memory.client(ANN) as client:
         client.start(SPEC, id="box")
     return lambda **now: memory.pool.members.update(
-        box=dataclasses.replace(memory.pool.members["box"], **now)
+        **{"ann~box": dataclasses.replace(memory.pool.members["ann~box"], **now)}
     )
 
 
@@ -54,12 +54,12 @@ def test_one_that_does_not_live_any_more(http, box, state):
     assert (status, error["kind"], error["cause"]) == (410, "sandbox_gone", "idle")
 
 
-def test_one_that_is_forgotten_and_one_that_never_was(memory, http, box):
-    memory.pool.members.clear()
-    assert asked(http)[0] == 410
+def test_one_that_never_was_and_one_of_another(memory, http, box):
     assert asked(http, "/v1/sandboxes/nobody/health")[0] == 404
     with memory.http(BOB) as others:
         assert asked(others)[0] == 404
+    memory.pool.members.clear()
+    assert asked(http)[0] == 404
 
 
 def test_a_node_that_does_not_answer_is_not_waited_for(memory, http, box, monkeypatch):
@@ -88,7 +88,7 @@ def told(memory):
     with memory.client(ANN) as ann, memory.client(BOB) as bob:
         ann.start(SPEC, id="a")
         bob.start(SPEC, id="b")
-    for kind, sandbox in (("one", "a"), ("two", "b"), ("three", "c"), ("four", "a")):
+    for kind, sandbox in (("one", "ann~a"), ("two", "bob~b"), ("three", "c"), ("four", "ann~a")):
         memory.pool.ring.record(kind, "why", sandbox=sandbox)
     memory.pool.ring.record("node_lost", "why", node="here")
     return memory
@@ -105,7 +105,7 @@ def test_events_are_told_to_whom_they_concern(told):
         everything = root.events()
         assert kinds(everything) == ["one", "two", "three", "four", "node_lost"]
         assert everything.events[-1].fields == {"node": "here"}
-        assert (everything.events[0].sandbox, everything.events[0].detail) == ("a", "why")
+        assert (everything.events[0].sandbox, everything.events[0].detail) == ("ann~a", "why")
 
 
 def test_a_follower_misses_none_and_is_told_none_twice(told):
@@ -119,7 +119,7 @@ def test_a_follower_misses_none_and_is_told_none_twice(told):
         assert kinds(root.events(after)) == ["five"]
     with told.client(BOB) as bob:  # for whom the last ones are another's
         after = bob.events().next
-        told.pool.ring.record("six", "", sandbox="b")
+        told.pool.ring.record("six", "", sandbox="bob~b")
         assert kinds(bob.events(after)) == ["six"]
 
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
-from ale_jax.sandbox.pool.api import PoolFull, SandboxGone
+from ale_jax.sandbox.pool.api import Cause, PoolFull, SandboxGone
 from ale_jax.sandbox.sdk import calls
 from ale_jax.sandbox.service.access import ServiceSettings, Tokens
 from ale_jax.sandbox.service.guard import Guard
@@ -118,7 +118,8 @@ def raw(memory, line, *headers):
 @pytest.mark.parametrize(
     ("error", "status", "kind", "seen"),
     [
-        (SandboxGone("box-0", None), 410, "sandbox_gone", SandboxGone),
+        (SandboxGone("ann~box-0", None), 404, "not_found", SandboxGone),
+        (SandboxGone("ann~box-0", Cause.IDLE), 410, "sandbox_gone", SandboxGone),
         (SandboxLost("it died"), 410, "sandbox_lost", SandboxLost),
         (PoolFull("no slot"), 503, "pool_full", PoolFull),
         (SandboxStartError("no image"), 500, "start_failed", SandboxStartError),

@@ -92,11 +92,13 @@ def test_a_foreign_one_looks_as_if_there_were_none(rocky):
             assert refusal(theirs) == refusal(nobodys).replace("nobody", id)
         assert status_of(bob, id)["status"] == "Failed"
         assert status_of(ann, id)["result"]["is_alive"] is True
-        assert "is taken" in refusal(ask(bob, "start_async", **START | {"sandbox_id": id}))
         assert "is in use" in refusal(ask(ann, "start_async", **START | {"sandbox_id": id}))
         batch = {"sandbox_ids": [id, "nobody"]}
         found = [ask(who, "sandboxes/batch", **batch)["result"]["statuses"] for who in (ann, bob)]
         assert [[each["sandbox_id"] for each in statuses] for statuses in found] == [[id], []]
+        assert ask(bob, "start_async", **START | {"sandbox_id": id})["status"] == "Success"
+        ask(bob, "delete", sandbox_id=id)
+        assert status_of(ann, id)["result"]["is_alive"] is True
 
 
 SANDBOX_PATHS = (

@@ -64,10 +64,10 @@ def test_a_restart_brings_the_files_back_under_the_same_id(real):
 )
 def test_a_model_service_may_be_idle_for_as_long_as_the_token_permits(asked, quota, limit):
     sandboxes, ann = RockSandboxes(), TenantAccount("ann", quota, shares=False)
-    by = Caller(None, None, Tenant("ann", quota=quota), Ticket(ann))
+    by = Caller(None, Tenant("ann", quota=quota), Ticket(ann))
     if asked is not None:
         request = StartRequest(SandboxSpec(), id="a", idle_seconds=asked)
-        sandboxes._known["a"] = RockSandbox("ann", request, None, 0.0)
+        sandboxes._known["ann~a"] = RockSandbox(request, "ann~a", None, 0.0)
     assert sandboxes.idle_seconds(by, "a") == limit
 
 
@@ -87,7 +87,7 @@ def test_what_cannot_give_its_files_is_stopped_all_the_same(rocky):
 def test_what_ended_by_itself_has_left_nothing(rocky):
     with rocky.http() as http:
         id = started(http)
-        rocky.pool.end(id, Cause.IDLE)
+        rocky.pool.end(f"ann~{id}", Cause.IDLE)
         assert "not stopped by a request" in refusal(ask(http, "restart", sandbox_id=id))
 
 

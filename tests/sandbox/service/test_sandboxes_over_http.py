@@ -271,7 +271,8 @@ def test_a_terminal_of_anothers_or_nobodys_sandbox_is_refused(real, remote):
             with box.terminal("echo in") as terminal, pytest.raises(SandboxGone):
                 assert list(terminal) == []
     with real.client(ROOT) as admin:
-        box = RemoteSandbox(AsyncRemoteSandbox(admin.later, status))
+        anns = dataclasses.replace(status, id=f"ann~{remote.id}")
+        box = RemoteSandbox(AsyncRemoteSandbox(admin.later, anns))
         with box.terminal("echo in") as terminal:
             assert b"".join(terminal) == b"in\r\n"
 

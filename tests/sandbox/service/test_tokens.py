@@ -1,5 +1,7 @@
 """Who may do what, and who only thinks so."""
 
+import dataclasses
+
 import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
@@ -96,8 +98,9 @@ def test_a_foreign_sandbox_looks_as_if_there_were_none(memory):
 def test_an_administrator_sees_all(memory):
     with memory.client(ANN) as ann, memory.client(ROOT) as admin:
         box = ann.start(SPEC)
-        assert [status.id for status in admin.statuses()] == [box.id]
-        assert admin.attach(box.id).run("true").output == "done\n"
+        (status,) = admin.statuses()
+        assert status.id == f"ann~{box.id}"
+        assert admin.attach(status.id).run("true").output == "done\n"
 
 
 def test_what_concerns_all_is_for_administrators(memory):
@@ -107,19 +110,44 @@ def test_what_concerns_all_is_for_administrators(memory):
 
 
 def test_nobody_starts_under_anothers_name(memory):
-    with memory.client(ANN) as ann, memory.client(BOB) as bob:
+    with memory.client(BOB) as bob:
         with pytest.raises(ValueError, match="tenant"):
             bob.start(SPEC, labels={"tenant": "ann"})
+        with pytest.raises(ValueError, match="match pattern"):
+            bob.start(SPEC, id="ann~mine")
+    assert memory.pool.members == {}
+
+
+def test_no_answer_tells_whether_another_has_that_id(memory):
+    """Neither while its sandbox lives nor after its end, nor can anybody keep an id from others."""
+    with memory.client(ANN) as ann, memory.client(BOB) as bob:
         box = ann.start(SPEC, id="mine")
-        with pytest.raises(SandboxError, match="'mine' is taken"):
-            bob.start(SPEC, id="mine")
-        assert ann.start(SPEC, id="mine").id == "mine"
         with pytest.raises(SandboxGone):
             bob.attach("mine")
-        box.close()
-        with pytest.raises(SandboxError, match="'mine' is taken"):
+        assert ann.start(SPEC, id="mine").id == "mine"
+        with bob.start(SPEC, id="mine") as other:
+            assert other.id == "mine" and other.status().labels == {"tenant": "bob"}
+        assert box.alive()
+        with pytest.raises(SandboxError, match="'mine' is gone: stopped"):
             bob.start(SPEC, id="mine")
-    assert len(memory.pool.members) == 1
+        box.close()
+        with pytest.raises(SandboxError, match="'mine' is gone: stopped"):
+            ann.start(SPEC, id="mine")
+    assert memory.pool.members.keys() == {"ann~mine", "bob~mine"}
+
+
+def test_an_administrator_names_those_of_others(memory):
+    with memory.client(ANN) as ann, memory.client(ROOT) as admin:
+        ann.start(SPEC, id="x")
+        own = admin.start(SPEC, id="x")
+        assert {each.id for each in admin.statuses()} == {"x", "ann~x"}
+        assert admin.attach("x").status().labels == {"tenant": "root"}
+        assert admin.attach("ann~x").run("true").output == "done\n"
+        (fork,) = admin.attach("ann~x").fork()
+        assert fork.id.startswith("ann~") and own.alive()
+        memory.pool.members["warm"] = dataclasses.replace(own.status(), id="warm", labels={})
+        for status in admin.statuses():
+            assert admin.attach(status.id).alive(), status.id
 
 
 def test_a_fork_belongs_to_whom_it_was_forked_from(memory):
@@ -128,17 +156,6 @@ def test_a_fork_belongs_to_whom_it_was_forked_from(memory):
         assert fork.run("true").output == "done\n"
         with pytest.raises(SandboxGone):
             bob.attach(fork.id)
-
-
-def test_an_owner_is_told_that_it_is_gone_even_if_the_pool_forgot_it(memory):
-    with memory.client(ANN) as ann, memory.http(BOB) as bob:
-        box = ann.start(SPEC)
-        memory.pool.members.clear()
-        with pytest.raises(SandboxGone):
-            box.run("true")
-        with memory.http(ANN) as http:
-            assert http.get(f"/v1/sandboxes/{box.id}").status_code == 410
-        assert bob.get(f"/v1/sandboxes/{box.id}").status_code == 404
 
 
 def test_a_terminal_needs_a_token(memory):

@@ -105,7 +105,7 @@ async def test_the_node_with_most_room_is_taken_and_kept():
         with pytest.raises(PoolFull, match="2 nodes"):
             await fleet.start(StartRequest(SPEC))
         assert [(await fleet.start(StartRequest(SPEC, id="s0"))).node] == ["n1"]
-        with pytest.raises(ValueError, match="is taken"):
+        with pytest.raises(ValueError, match="another sandbox"):
             await fleet.start(StartRequest(OTHER, id="s0"))
         for i in range(4):
             await fleet.call(f"s{i}", "write", files=b"%d" % i)
