@@ -217,3 +217,33 @@ def test_a_connection_has_a_url_and_a_token_that_can_be_sent():
     ):
         with pytest.raises(ValueError, match=r"must begin with|no token may have"):
             http_options(url, token, None)
+
+
+@each_row(
+    "host, is_sent",
+    [
+        ("127.0.0.1:8700", True),
+        ("127.9.9.9", True),
+        ("[::1]:8700", True),
+        ("localhost:8700", True),
+        ("10.0.0.1:8700", False),
+        ("localhost.example:8700", False),
+        ("127.0.0.1@sandboxes:8700", False),
+        ("sandboxes:8700", False),
+    ],
+)
+def test_a_token_leaves_this_machine_encrypted_only(host, is_sent):
+    assert http_options(f"https://{host}", "t" * 16, tls_context("https://", True))
+    assert http_options(f"http://{host}", "t" * 16, None, in_clear=True)
+    if is_sent:
+        assert http_options(f"http://{host}", "t" * 16, None)
+        return
+    with pytest.raises(ValueError, match="without encryption: use https"):
+        http_options(f"http://{host}", "t" * 16, None)
+
+
+def test_so_does_one_in_the_url():
+    assert http_options("http://sandboxes", None, None)
+    with pytest.raises(ValueError, match="without encryption") as error:
+        http_options("http:" + "//me:secret@sandboxes", None, None)
+    assert "secret" not in str(error.value)

@@ -15,6 +15,7 @@ import tty
 from collections.abc import Iterator
 
 from ale_jax.sandbox.api import SandboxError, SandboxLost
+from ale_jax.sandbox.cli.parser import Connection
 from ale_jax.sandbox.sdk.async_client import AsyncSandboxClient
 from ale_jax.sandbox.sdk.client import Pipes, RemoteSandbox
 from ale_jax.sandbox.sdk.streams import AsyncTerminal
@@ -24,15 +25,15 @@ READ = 4096
 LEFT = 0  # exit code if the user leaves before the command ends
 
 
-def shell(url: str, token: str | None, id: str, command: str) -> int:
+def shell(service: Connection, id: str, command: str) -> int:
     """Returns the command's exit code. ValueError without a terminal; SandboxError."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ValueError("shell needs a terminal; type: ale-sandbox exec ID COMMAND")
-    return asyncio.run(_attach(url, token, id, command))
+    return asyncio.run(_attach(service, id, command))
 
 
-async def _attach(url: str, token: str | None, id: str, command: str) -> int:
-    async with AsyncSandboxClient(url, token) as client:
+async def _attach(service: Connection, id: str, command: str) -> int:
+    async with AsyncSandboxClient(**service) as client:
         box = await client.attach(id)
         columns, rows = shutil.get_terminal_size()
         async with box.terminal(command, rows, columns) as terminal:

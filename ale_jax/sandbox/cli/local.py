@@ -18,7 +18,7 @@ from rich.console import Console
 from ale_jax.sandbox import bubblewrap, cgroups, docker_runtime
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.cli import tables
-from ale_jax.sandbox.cli.parser import spec_of
+from ale_jax.sandbox.cli.parser import Connection, spec_of
 from ale_jax.sandbox.disk import roots
 from ale_jax.sandbox.disk.images import ImageFiles
 from ale_jax.sandbox.docker_runtime import DockerRuntime
@@ -35,7 +35,7 @@ from ale_jax.sandbox.service import rock
 from ale_jax.sandbox.service.access import ServiceSettings, read_tokens
 from ale_jax.sandbox.service.app import create_app, refuse_openness
 from ale_jax.sandbox.service.protocol import Refusal
-from ale_jax.sandbox.service.server import bind, serve, url_of
+from ale_jax.sandbox.service.server import bind, serve, tls_of, url_of
 from ale_jax.sandbox.spec import SandboxSpec
 
 # Creates a pool for a runtime name, spec and options; also returns a label of where it runs.
@@ -79,9 +79,12 @@ def owns_sandboxes(arguments: argparse.Namespace) -> bool:
 async def _serve(
     arguments: argparse.Namespace, routers: Sequence[APIRouter], make_pool: MakePool
 ) -> None:
-    settings = ServiceSettings(host=arguments.host, port=arguments.port)
+    settings = ServiceSettings(
+        arguments.host, arguments.port, arguments.tls_cert, arguments.tls_key
+    )
     tokens, spec = read_tokens(arguments.token_file), spec_of(arguments)
     refuse_openness(settings, tokens)
+    tls = tls_of(settings)
     raise_file_limit()
     with bind(settings) as listener:
         if arguments.state:
@@ -93,9 +96,9 @@ async def _serve(
         async with closed_at_exit(pool):
             if arguments.warm:
                 await pool.warm(spec, arguments.warm)
-            _announce(url_of(listener), where, bool(tokens))
+            _announce(url_of(listener, tls), where, bool(tokens))
             try:
-                await serve(app, listener)
+                await serve(app, listener, tls)
             finally:
                 if arguments.state:
                     await _farewell(pool, arguments.state)
@@ -211,11 +214,11 @@ class Finding:
     trouble: str
 
 
-def doctor(spec: SandboxSpec, url: str, token: str | None) -> int:
+def doctor(spec: SandboxSpec, service: Connection) -> int:
     """Shows the findings; returns 0 if a runtime can start `spec`, otherwise 1."""
     runtimes = list(_runtimes(spec))
     disk = Finding("roots on disk in bubblewrap", roots.unavailable() or "")
-    findings = [*runtimes, _limits(), disk, _service(url, token)]
+    findings = [*runtimes, _limits(), disk, _service(service)]
     rows = [("works" if not f.trouble else "no", f.what, f.trouble) for f in findings]
     tables.show("", ("", "", ""), rows)
     return 0 if any(not each.trouble for each in runtimes) else 1
@@ -235,10 +238,10 @@ def _limits() -> Finding:
     return Finding(what, "")
 
 
-def _service(url: str, token: str | None) -> Finding:
-    what = f"the service at {url}"
+def _service(service: Connection) -> Finding:
+    what = f"the service at {service['url']}"
     try:
-        with SandboxClient(url, token) as client:
+        with SandboxClient(**service) as client:
             client.nodes()
     except (SandboxError, ValueError, PermissionError) as error:
         return Finding(what, str(error))

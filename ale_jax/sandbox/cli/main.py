@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import posixpath
 import shlex
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from ale_jax.sandbox.api import FileInfo, SandboxError
 from ale_jax.sandbox.cli import interactive, tables
-from ale_jax.sandbox.cli.parser import TOKEN, make_parser, script, spec_of
+from ale_jax.sandbox.cli.parser import TOKEN, connection_of, make_parser, script, spec_of
 from ale_jax.sandbox.pool.api import PoolEvent, SandboxGone
 from ale_jax.sandbox.sdk.client import RemoteSandbox, SandboxClient
 from ale_jax.sandbox.service import uploads
@@ -34,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments.command in LOCAL:
             return LOCAL[arguments.command](arguments)
-        with SandboxClient(arguments.url, os.environ.get(TOKEN)) as client:
+        with SandboxClient(**connection_of(arguments)) as client:
             return REMOTE[arguments.command](client, arguments)
     except (SandboxError, ValueError, OSError) as error:
         text = " ".join(_told(error, arguments).split())
@@ -80,7 +79,7 @@ def _exec(client: SandboxClient, arguments: argparse.Namespace) -> int:
 
 
 def _shell(arguments: argparse.Namespace) -> int:
-    return interactive.shell(arguments.url, os.environ.get(TOKEN), arguments.id, arguments.run)
+    return interactive.shell(connection_of(arguments), arguments.id, arguments.run)
 
 
 def _copy(client: SandboxClient, arguments: argparse.Namespace) -> int:
@@ -296,7 +295,7 @@ def _images(arguments: argparse.Namespace) -> int:
 def _doctor(arguments: argparse.Namespace) -> int:
     from ale_jax.sandbox.cli.local import doctor
 
-    return doctor(spec_of(arguments), arguments.url, os.environ.get(TOKEN))
+    return doctor(spec_of(arguments), connection_of(arguments))
 
 
 LOCAL: Mapping[str, Callable[[argparse.Namespace], int]] = {

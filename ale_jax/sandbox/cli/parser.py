@@ -5,25 +5,42 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from typing import Any
+import ssl
+from typing import Any, TypedDict
 
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.service.access import FORM, ServiceSettings
 from ale_jax.sandbox.spec import SandboxSpec
 
-URL, TOKEN = "ALE_SANDBOX_URL", "ALE_SANDBOX_TOKEN"
+URL, TOKEN, CA = "ALE_SANDBOX_URL", "ALE_SANDBOX_TOKEN", "ALE_SANDBOX_CA"
+IN_CLEAR = "ALE_SANDBOX_IN_CLEAR"
 ID = "ID"  # how all commands call an argument that is a sandbox's id
 SHELLS = ("bash", "zsh")
 DEFAULTS = ServiceSettings()
 CPUS = PoolOptions().cpu_overcommit
 DESCRIPTION = "Sandboxes for agents: serve, start and use them."
-EPILOG = f"The environment variables {URL} and {TOKEN} set the service and your token."
+EPILOG = (
+    f"The environment variables {URL} and {TOKEN} set the service and your token; {CA} and"
+    f" {IN_CLEAR}=1 do what --ca and --in-clear do."
+)
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("ale-sandbox", description=DESCRIPTION, epilog=EPILOG)
     url = os.environ.get(URL, f"http://{DEFAULTS.host}:{DEFAULTS.port}")
     parser.add_argument("--url", default=url, help=f"URL of the service ({url})")
+    parser.add_argument(
+        "--ca",
+        default=os.environ.get(CA, ""),
+        metavar="FILE",
+        help="certificates (PEM) that vouch for an https service; without it, the usual ones",
+    )
+    parser.add_argument(
+        "--in-clear",
+        action="store_true",
+        default=os.environ.get(IN_CLEAR) == "1",
+        help="send the token without encryption, also to other machines",
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_serve(commands)
     start = commands.add_parser("start", help="start a sandbox and print its id")
@@ -55,6 +72,31 @@ def make_parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="show what works here, and how to fix the rest")
     _add_spec(doctor)
     return parser
+
+
+class Connection(TypedDict):
+    """What the clients take."""
+
+    url: str
+    token: str | None
+    verify: ssl.SSLContext | bool
+    in_clear: bool
+
+
+def connection_of(arguments: argparse.Namespace) -> Connection:
+    """The service that the options and the environment name. Errors: ValueError."""
+    verify: ssl.SSLContext | bool = True
+    if arguments.ca:
+        try:
+            verify = ssl.create_default_context(cafile=arguments.ca)
+        except OSError as error:  # also what is no certificate
+            raise ValueError(f"--ca {arguments.ca!r} has no certificates: {error}") from error
+    return Connection(
+        url=arguments.url,
+        token=os.environ.get(TOKEN),
+        verify=verify,
+        in_clear=arguments.in_clear,
+    )
 
 
 def spec_of(arguments: argparse.Namespace) -> SandboxSpec:
@@ -125,6 +167,12 @@ def add_serve_options(serve: argparse.ArgumentParser) -> None:
         "--host", default=DEFAULTS.host, help="any other than the default needs tokens"
     )
     serve.add_argument("--port", type=int, default=DEFAULTS.port, help="0: any free port")
+    serve.add_argument(
+        "--tls-cert", default="", metavar="FILE", help="certificate (PEM): serve https"
+    )
+    serve.add_argument(
+        "--tls-key", default="", metavar="FILE", help="its private key (PEM, mode 600)"
+    )
     serve.add_argument("--token-file", help=f"file with lines of {FORM}; mode 600")
     serve.add_argument("--runtime", default="auto", help="auto, docker or bubblewrap")
     serve.add_argument("--slots", type=int, default=64, help="maximum number of sandboxes per node")

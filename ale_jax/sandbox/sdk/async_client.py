@@ -64,11 +64,18 @@ class AsyncSandboxClient:
 
     token: the bearer token; None for a service without tokens.
     verify: as for httpx, for example an `ssl.SSLContext` for a service with your own certificate.
+    in_clear: the token may leave this machine without encryption.
     """
 
-    def __init__(self, url: str, token: str | None = None, verify: ssl.SSLContext | bool = True):
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        verify: ssl.SSLContext | bool = True,
+        in_clear: bool = False,
+    ):
         tls = tls_context(url, verify)
-        self._http = httpx.AsyncClient(**http_options(url, token, tls))
+        self._http = httpx.AsyncClient(**http_options(url, token, tls, in_clear))
         self._sockets = WebSockets(url.rstrip("/"), token, tls)
         self._has_answered = False
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import dataclasses
+import ipaddress
 import json
 import math
 import secrets
@@ -13,7 +14,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import NoneType
 from typing import Any, Generic, TypedDict, TypeVar, cast
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
 
@@ -161,15 +162,25 @@ class HttpOptions(TypedDict):
     trust_env: bool
 
 
-def http_options(url: str, token: str | None, tls: ssl.SSLContext | None) -> HttpOptions:
+def http_options(
+    url: str, token: str | None, tls: ssl.SSLContext | None, in_clear: bool = False
+) -> HttpOptions:
     """Returns the options of a client with one pool of persistent connections.
 
-    Errors: ValueError if `url` is not the URL of a service, or `token` cannot be a token.
+    Errors: ValueError if `url` is not the URL of a service, `token` cannot be a token, or it would
+    leave this machine without encryption, unless `in_clear` says that it may.
     """
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"service url {url!r:.140} must begin with http:// or https://")
     if token and not (token.isascii() and token.isprintable() and " " not in token):
         raise ValueError("the token contains a space or another character that no token may have")
+    has_token = token or urlsplit(url).username  # NAME:TOKEN@ in the URL
+    if has_token and tls is None and not in_clear and not _is_here(url):
+        raise ValueError(
+            f"the token would go to {urlsplit(url).hostname!r:.140} without encryption: use"
+            " https:// (ale-sandbox serve --tls-cert FILE --tls-key FILE) or a tunnel to a port of"
+            " this machine (ssh -L), or say that it may (--in-clear, in_clear=True)"
+        )
     return {
         "base_url": url.rstrip("/"),
         "headers": {"Authorization": f"Bearer {token}"} if token else {},
@@ -179,6 +190,14 @@ def http_options(url: str, token: str | None, tls: ssl.SSLContext | None) -> Htt
         "verify": tls or False,
         "trust_env": False,  # proxies of the environment are for external hosts
     }
+
+
+def _is_here(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name
+        return host == "localhost"
 
 
 def tls_context(url: str, verify: ssl.SSLContext | bool) -> ssl.SSLContext | None:

@@ -24,8 +24,14 @@ from ale_jax.sandbox.spec import SandboxSpec
 class SandboxClient:
     """An `AsyncSandboxClient` for threads. Several may use it at once."""
 
-    def __init__(self, url: str, token: str | None = None, verify: ssl.SSLContext | bool = True):
-        self.later = AsyncSandboxClient(url, token, verify)
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        verify: ssl.SSLContext | bool = True,
+        in_clear: bool = False,
+    ):
+        self.later = AsyncSandboxClient(url, token, verify, in_clear)
 
     statuses = blocking(AsyncSandboxClient.statuses)
     warm = blocking(AsyncSandboxClient.warm)

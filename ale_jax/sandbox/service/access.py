@@ -24,6 +24,8 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 class ServiceSettings:
     """host, port: the address to listen on; port 0: the system chooses one.
 
+    tls_cert, tls_key: files in PEM, of a certificate with those that vouch for it and of its
+    private key; empty: the service speaks HTTP without TLS.
     json_bytes, upload_bytes: maximum body size of a call, and of one that uploads files.
     body_seconds: time limit for sending a body.
     answers, answers_bytes, answer_seconds: how many answers are kept for repeated requests of each
@@ -32,6 +34,8 @@ class ServiceSettings:
 
     host: str = "127.0.0.1"
     port: int = 8700
+    tls_cert: str = ""
+    tls_key: str = ""
     json_bytes: int = 4 << 20
     upload_bytes: int = 64 << 20
     body_seconds: float = 60.0
@@ -42,6 +46,9 @@ class ServiceSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ValueError(f"service port {self.port} must be 0..65535")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            one = self.tls_cert or self.tls_key
+            raise ValueError(f"service tls {one!r}: pass both the certificate and its private key")
         names = ("json_bytes", "upload_bytes", "body_seconds", "answers")
         for name in (*names, "answers_bytes", "answer_seconds"):
             if getattr(self, name) <= 0:

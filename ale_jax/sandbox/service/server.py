@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import resource
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -139,17 +141,60 @@ Open = Callable[[], AbstractAsyncContextManager[Guard]]
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to its caller: uvicorn would raise them again before a pool is closed."""
+    """connection: the protocol of one connection. tls: what encrypts it; None: nothing."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        connection: type[HttpConnection],
+        tls: ssl.SSLContext | None,
+    ):
+        super().__init__(config)
+        self._connection, self._tls = connection, tls
 
     def capture_signals(self) -> contextlib.AbstractContextManager[None]:
+        """Leaves signals to its caller: uvicorn would raise them again before a pool is closed."""
         return contextlib.nullcontext()
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Gives a TLS handshake as long as a header has; uvicorn's gives it a minute."""
+        self.servers = [
+            await asyncio.get_running_loop().create_server(
+                self._accept,
+                sock=each,
+                backlog=BACKLOG,
+                ssl=self._tls,
+                ssl_handshake_timeout=HEADER_S if self._tls else None,
+            )
+            for each in sockets or ()
+        ]
+        self.started = True
 
-def make_server(app: Guard) -> uvicorn.Server:
+    def _accept(self) -> HttpConnection:
+        return self._connection(config=self.config, server_state=self.server_state, app_state={})
+
+
+def tls_of(settings: ServiceSettings) -> ssl.SSLContext | None:
+    """Returns what the service encrypts with; None: nothing. Errors: ValueError."""
+    if not settings.tls_cert:
+        return None
+    cert, key = settings.tls_cert, settings.tls_key
+    try:
+        if os.stat(key).st_mode & 0o077:
+            raise ValueError(f"private key {key!r} can be read by others; type: chmod 600 {key}")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(cert, key, password="")  # never asks the terminal for one
+    except OSError as error:  # also what is no certificate, or another's key
+        raise ValueError(
+            f"service cannot use certificate {cert!r} with private key {key!r}: {error};"
+            " both must be PEM, the key without a password"
+        ) from error
+    return context
+
+
+def make_server(app: Guard, tls: ssl.SSLContext | None) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
-        backlog=BACKLOG,
-        http=protocol(max_connections()),
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -159,7 +204,7 @@ def make_server(app: Guard) -> uvicorn.Server:
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=LEAVE_S,
     )
-    return _Server(config)
+    return _Server(config, protocol(max_connections()), tls)
 
 
 def bind(settings: ServiceSettings) -> socket.socket:
@@ -181,14 +226,15 @@ def bind(settings: ServiceSettings) -> socket.socket:
     return listener
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, tls: ssl.SSLContext | None) -> str:
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-async def serve(app: Guard, listener: socket.socket) -> None:
+async def serve(app: Guard, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
     """Serves until it is cancelled; calls in progress then have LEAVE_S seconds to end."""
-    server = make_server(app)
+    server = make_server(app, tls)
     serving = asyncio.ensure_future(server.serve([listener]))
     try:
         await asyncio.shield(serving)
@@ -200,27 +246,31 @@ async def serve(app: Guard, listener: socket.socket) -> None:
 
 @contextlib.contextmanager
 def serve_in_thread(open_app: Open, settings: ServiceSettings) -> Iterator[str]:
-    """Yields its URL while it serves. Errors: those of `open_app`, and ValueError of `bind`."""
+    """Yields its URL while it serves. Errors: those of `open_app`, and ValueError of `bind` and
+    `tls_of`."""
     started: Future[uvicorn.Server] = Future()
+    tls = tls_of(settings)
     with bind(settings) as listener:
         thread = threading.Thread(
-            target=lambda: asyncio.run(_serve(open_app, listener, started)),
+            target=lambda: asyncio.run(_serve(open_app, listener, tls, started)),
             name="sandbox-service",
             daemon=True,
         )
         thread.start()
         server = started.result()
         try:
-            yield url_of(listener)
+            yield url_of(listener, tls)
         finally:
             server.should_exit = True
             thread.join()
 
 
-async def _serve(open_app: Open, listener: socket.socket, started: Future) -> None:
+async def _serve(
+    open_app: Open, listener: socket.socket, tls: ssl.SSLContext | None, started: Future
+) -> None:
     try:
         async with open_app() as app:
-            server = make_server(app)
+            server = make_server(app, tls)
             started.set_result(server)  # its socket is listening already
             await server.serve([listener])
     except BaseException as error:

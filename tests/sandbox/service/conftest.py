@@ -20,6 +20,7 @@ from tests.sandbox.service.memory_pool import MemoryPool
 ANN, BOB, ROOT = "ann-" + "a" * 20, "bob-" + "b" * 20, "root-" + "r" * 20
 TOKENS = {ANN: Tenant("ann"), BOB: Tenant("bob"), ROOT: Tenant("root", admin=True)}
 FEW_CALLS = {ANN: Tenant("ann", quota=Quota(calls=3))}
+FREE_PORT = ServiceSettings(port=0)
 SMALL = ServiceSettings(port=0, json_bytes=20_000, upload_bytes=200_000, body_seconds=0.3)
 
 
@@ -55,7 +56,7 @@ def over_memory(settings=SMALL, tokens=TOKENS, fronts=()):
 
 
 @contextlib.contextmanager
-def over(runtime, fronts=()):
+def over(runtime, fronts=(), settings=FREE_PORT):
     made = []
 
     @contextlib.asynccontextmanager
@@ -64,7 +65,6 @@ def over(runtime, fronts=()):
             made.append(pool)
             yield
 
-    settings = ServiceSettings(port=0)
     with served(lambda: made[0], opened, settings, Tokens(TOKENS), fronts) as service:
         yield service
 

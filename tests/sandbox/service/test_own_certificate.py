@@ -1,13 +1,12 @@
 """A service with a certificate of its own: all that a client opens trusts what it was told to."""
 
 import asyncio
-import contextlib
 import datetime
 import ipaddress
 import socket
 import ssl
-import threading
 
+import httpx
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -15,9 +14,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from ale_jax.sandbox.api import SandboxError
+from ale_jax.sandbox.cli.main import main
 from ale_jax.sandbox.sdk.async_client import AsyncRemoteSandbox, AsyncSandboxClient
 from ale_jax.sandbox.sdk.client import RemoteSandbox, SandboxClient
-from tests.sandbox.service.conftest import ANN
+from ale_jax.sandbox.service import server
+from ale_jax.sandbox.service.access import ServiceSettings
+from tests.sandbox.conftest import SPEC
+from tests.sandbox.service.conftest import ANN, over, over_memory
 from tests.sandbox.upstream import CALL, upstream
 
 HOST = "127.0.0.1"
@@ -40,55 +43,34 @@ def certificate(tmp_path_factory):
         serialization.NoEncryption(),
     )
     path = tmp_path_factory.mktemp("certificate") / "own.pem"
+    path.touch(0o600)
     path.write_bytes(secret + signed.public_bytes(serialization.Encoding.PEM))
     return path
 
 
 @pytest.fixture(scope="module")
-def secure(real, certificate):
-    """The URL of the service behind what speaks TLS for it, as on a real host."""
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(certificate)
-    port = int(real.url.rpartition(":")[2])
-    with socket.create_server((HOST, 0)) as listener:
-        ready, loop = threading.Event(), asyncio.new_event_loop()
-        stop = asyncio.Event()
-
-        async def front():
-            async with await asyncio.start_server(_forward(port), sock=listener, ssl=tls):
-                ready.set()
-                await stop.wait()
-
-        thread = threading.Thread(target=loop.run_until_complete, args=(front(),))
-        thread.start()
-        ready.wait()
-        yield f"https://{HOST}:{listener.getsockname()[1]}"
-        loop.call_soon_threadsafe(stop.set)
-        thread.join()
-    loop.close()
+def secure(runtime, certificate):
+    """A service that speaks TLS."""
+    settings = ServiceSettings(port=0, tls_cert=str(certificate), tls_key=str(certificate))
+    with over(runtime, settings=settings) as service:
+        assert service.url.startswith("https://")
+        yield service.url
 
 
-def _forward(port):
-    async def forward(reader, writer):
-        far_reader, far_writer = await asyncio.open_connection(HOST, port)
-        ways = (_copy(reader, far_writer), _copy(far_reader, writer))
-        await asyncio.gather(*ways, return_exceptions=True)
-
-    return forward
+@pytest.fixture(scope="module")
+def trusting(certificate):
+    return ssl.create_default_context(cafile=certificate)
 
 
-async def _copy(reader, writer):
-    with contextlib.closing(writer):
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-            await writer.drain()
+@pytest.fixture(scope="module")
+def remote(secure, trusting):
+    with SandboxClient(secure, ANN, trusting) as client, client.start(SPEC) as box:
+        yield box
 
 
 @pytest.mark.parametrize("verify", ["its own", False])
-def test_terminals_pipes_and_relays_trust_what_the_client_trusts(
-    secure, certificate, remote, verify
-):
-    tls = ssl.create_default_context(cafile=certificate) if verify else False
+def test_terminals_pipes_and_relays_trust_what_the_client_trusts(secure, trusting, remote, verify):
+    tls = trusting if verify else False
     with SandboxClient(secure, ANN, tls) as client, upstream("hello\n") as port:
         box = client.attach(remote.id)
         with box.terminal("echo in") as terminal:
@@ -99,10 +81,9 @@ def test_terminals_pipes_and_relays_trust_what_the_client_trusts(
             assert box.run(CALL).output == "hello\nmore\n"
 
 
-def test_so_do_those_of_the_asynchronous_twin(secure, certificate, remote):
+def test_so_do_those_of_the_asynchronous_twin(secure, trusting, remote):
     async def use(port):
-        tls = ssl.create_default_context(cafile=certificate)
-        async with AsyncSandboxClient(secure, ANN, tls) as client:
+        async with AsyncSandboxClient(secure, ANN, trusting) as client:
             box = await client.attach(remote.id)
             async with box.terminal("echo in") as terminal:
                 assert b"".join([each async for each in terminal]) == b"in\r\n"
@@ -118,3 +99,43 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(secure, remote):
         terminal = RemoteSandbox(AsyncRemoteSandbox(client.later, remote.status())).terminal("true")
         with pytest.raises(SandboxError, match="certificate"), terminal:
             pass
+
+
+def test_the_command_line_trusts_what_it_is_told_to(
+    secure, certificate, remote, monkeypatch, capfd
+):
+    monkeypatch.setenv("ALE_SANDBOX_TOKEN", ANN)
+    line = ["--url", secure, "exec", remote.id, "echo in"]
+    assert main(line) == 125 and "certificate" in capfd.readouterr().err
+    assert main(["--ca", str(certificate), *line]) == 0 and capfd.readouterr().out == "in\n"
+    monkeypatch.setenv("ALE_SANDBOX_CA", str(certificate))
+    assert main(line) == 0
+    (nothing := certificate.with_name("nothing")).touch()
+    assert main(["--ca", str(nothing), *line]) == 125
+    assert "has no certificates" in capfd.readouterr().err
+
+
+def test_whoever_does_not_speak_tls_is_not_answered(secure):
+    with pytest.raises(httpx.TransportError):
+        httpx.get(secure.replace("https", "http") + "/healthz")
+
+
+def test_a_handshake_that_does_not_end_is_given_up(certificate, monkeypatch):
+    monkeypatch.setattr(server, "HEADER_S", 0.2)
+    settings = ServiceSettings(port=0, tls_cert=str(certificate), tls_key=str(certificate))
+    with over_memory(settings) as service:
+        port = int(service.url.rpartition(":")[2])
+        with socket.create_connection((HOST, port)) as silent:
+            assert silent.recv(1) == b""
+
+
+def test_a_certificate_that_cannot_be_used_is_named(certificate, tmp_path):
+    with pytest.raises(ValueError, match="both the certificate and its private key"):
+        ServiceSettings(tls_cert=str(certificate))
+    other = tmp_path / "other"
+    other.touch(0o600)
+    with pytest.raises(ValueError, match="both must be PEM"):
+        server.tls_of(ServiceSettings(tls_cert=str(certificate), tls_key=str(other)))
+    other.chmod(0o640)
+    with pytest.raises(ValueError, match="chmod 600"):
+        server.tls_of(ServiceSettings(tls_cert=str(certificate), tls_key=str(other)))
