@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ale_jax.errors import RolloutsFailed
-from ale_jax.gateway.answers import EVENT_STREAM, answer, streamed
+from ale_jax.gateway.answers import answer
 from ale_jax.gateway.api import (
     anthropic_messages,
     openai_chat,
@@ -37,6 +37,7 @@ from ale_jax.gateway.metrics import (
     load_page,
 )
 from ale_jax.gateway.requests import ApiError, ChatRequest, ChatResult, ContextFull
+from ale_jax.gateway.streaming import EVENT_STREAM, streamed
 
 MESSAGES = "/v1/messages"  # below it, errors have Anthropic's shape
 RESPONSES = "/v1/responses"

@@ -15,6 +15,7 @@ import numpy as np
 from ale_jax.errors import RolloutsFailed
 from ale_jax.gateway.conversations import Conversations, Policy, Sampled, StopChecker
 from ale_jax.gateway.custody.token_tree import Branch, BranchChoice, Call, GivenTurn, TokenTree
+from ale_jax.gateway.formats.reply import Preview
 from ale_jax.gateway.language import Language
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import (
@@ -32,7 +33,7 @@ MAX_SEED = 2**64 - 1
 MAX_UNSEEN, MAX_NAME = 32, 80  # names of what is left out, and their letters
 ID_LETTERS, ID_LENGTH = string.ascii_letters + string.digits, 9  # as Mistral's template wants them
 
-See = Callable[[int, str], None]
+See = Callable[[int, Preview], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,8 +108,8 @@ class GatewayEpisode:
     def ask(self, request: ChatRequest, see: See | None = None) -> list[Pending]:
         """Lets the policy answer, `request.options.n` times.
 
-        see: is told the content of each reply while it is written, by the engine's thread: the
-        reply's number, and all of the content that is sure so far.
+        see: is told of each reply while it is written, by the engine's thread: the reply's number,
+        and all that is sure so far.
 
         Raises:
           ApiError: 410 after the end of the episode, 403 after its last reply, 400 if the messages

@@ -11,9 +11,9 @@ import numpy as np
 
 from ale_jax.gateway.formats.grammar import json_grammar
 from ale_jax.gateway.formats.reply import (
-    MARK,
     THINK,
     ParsedReply,
+    Preview,
     ReplyFormat,
     sendable,
     split_thoughts,
@@ -96,21 +96,31 @@ class Language:
         # Bisected, as the engine waits meanwhile: a text that is there stays there.
         return bisect_left(range(len(ids)), True, key=is_met) if is_met(len(ids)) else None
 
-    def preview(self, ids: np.ndarray, request: ChatRequest) -> str:
-        """Returns the content of an unfinished reply, as far as it is sure: the whole reply's
-        begins with it."""
+    def preview(self, ids: np.ndarray, request: ChatRequest) -> Preview:
+        """Returns what is sure of an unfinished reply. `ids` may go on behind its end."""
         text = self.marked_text(ids)
-        sure = text[: sendable(text, request.options.stop)]
+        said = self._preview(text[: sendable(text, request.options.stop)], request)
+        return Preview(_decoded(said.thoughts), _decoded(said.content))
+
+    def _preview(self, text: str, request: ChatRequest) -> Preview:
         if request.prompts:
-            return without_marks(sure).rstrip(UNDECODED)
-        if not _is_as_written(request):
-            _, sure = self._split(sure)
-            sure = sure[: sendable(sure, (*self.format.markers, MARK))]
-        return without_marks(sure).strip().rstrip(UNDECODED).rstrip()
+            return Preview(content=without_marks(text))
+        if _is_as_written(request):
+            return Preview(content=without_marks(text).strip())
+        said = self.format.preview(text)
+        may_call_all = request.tool_choice != NONE and request.allowed is None
+        # If a call turns out to be text, so do thoughts that are in no tags, as `_read` has it.
+        is_sure = may_call_all or THINK in self.format.markers
+        return said if is_sure else Preview(content=said.content)
 
     def _split(self, text: str) -> tuple[str, str]:
         """The thoughts, and the rest, if this format has thoughts in tags."""
         return split_thoughts(text) if THINK in self.format.markers else ("", text)
+
+
+def _decoded(text: str) -> str:
+    """Without the letter at the end that is not complete, and what stands before it alone."""
+    return text.rstrip(UNDECODED).rstrip() if text.endswith(UNDECODED) else text
 
 
 def _may_be_called(name: str, request: ChatRequest) -> bool:

@@ -14,7 +14,6 @@ import openai
 import pytest
 from starlette.requests import ClientDisconnect
 
-from ale_jax.gateway.answers import streamed
 from ale_jax.gateway.api import openai_chat
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.custody.token_tree import TokenTree
@@ -25,6 +24,7 @@ from ale_jax.gateway.language import Language
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import ChatRequest
 from ale_jax.gateway.server import served
+from ale_jax.gateway.streaming import streamed
 from tests.gateway.fake_policy import FakePolicy
 from tests.gateway.speech import read, render
 

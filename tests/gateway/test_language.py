@@ -13,6 +13,11 @@ from tests.gateway.formats.test_formats import PIECES, marked
 
 TOOLS = ({"function": {"name": "bash", "parameters": {}}},)
 STOPS = ("STOP", "END")
+MORE_PIECES = (
+    *(" ", "STOP", "EN", "D", "words ", "analysis", " to=functions.x", "«<|end|>»"),
+    "«<|channel|>»analysis«<|message|>»so«<|end|>»",
+    "«<|channel|>»commentary to=functions.bash«<|message|>»{}«<|call|>»",
+)
 
 
 def language(name, text):
@@ -26,17 +31,53 @@ def request(tools=TOOLS, **options):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(("choice", "tools"), [(AUTO, TOOLS), (NONE, TOOLS), (NONE, ())])
+@pytest.mark.parametrize(
+    ("tools", "choice"),
+    [
+        (TOOLS, {"tool_choice": AUTO}),
+        (TOOLS, {"tool_choice": NONE}),
+        ((), {"tool_choice": NONE}),
+        (TOOLS, {"allowed": ()}),
+    ],
+)
 @pytest.mark.parametrize("name", FORMATS)
 @settings(deadline=None, max_examples=300)
-@given(text=st.lists(st.sampled_from((*PIECES, " ", "STOP", "EN", "D", "words "))).map("".join))
-def test_content_that_is_sent_early_is_what_the_whole_reply_begins_with(name, choice, tools, text):
-    text, asked = marked(text), request(tools, tool_choice=choice)
+@given(text=st.lists(st.sampled_from((*PIECES, *MORE_PIECES))).map("".join))
+def test_what_is_sent_early_is_what_the_whole_reply_begins_with(name, tools, choice, text):
+    text, asked = marked(text), request(tools, **choice)
     model, ids = language(name, text), np.arange(len(text))
     end = model.end_of(ids, STOPS)
-    content = model.read(ids if end is None else ids[:end], asked).content
+    whole = model.read(ids if end is None else ids[:end], asked)
     for length in range(1, len(ids) + 1):  # the engine may write more before it sees the end
-        assert content.startswith(model.preview(ids[:length], asked))
+        sure = model.preview(ids[:length], asked)
+        assert whole.content.startswith(sure.content)
+        is_all = whole.reasoning == sure.thoughts
+        assert is_all if sure.content else whole.reasoning.startswith(sure.thoughts)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "thoughts", "content"),
+    [
+        ("hermes", " <think>\nI look", "I look", ""),
+        ("hermes", "<think>I look.\n</thi", "I look.", ""),
+        ("hermes", "«<think>»so«</think>»\nYes. «<tool_c", "so", "Yes."),
+        ("qwen3_coder", "<think>so</think>Yes.<tool_call>", "so", "Yes."),
+        ("harmony", "«<|channel|>»analysis«<|message|>»I lo", "I lo", ""),
+        (
+            "harmony",
+            "«<|channel|>»analysis«<|message|>»one«<|end|>»«<|channel|>»final«<|message|>»Yes"
+            "«<|end|>»«<|start|>»assistant«<|channel|>»analysis«<|message|>»two",
+            "one\ntwo",
+            "",
+        ),
+        ("harmony", "«<|channel|>»analysis to=functions.x«<|message|>»{", "", ""),
+        ("llama3", "Yes. ", "", "Yes."),
+    ],
+)
+def test_thoughts_are_sent_before_they_end(name, text, thoughts, content):
+    text = marked(text)
+    sure = language(name, text).preview(np.arange(len(text)), request())
+    assert (sure.thoughts, sure.content) == (thoughts, content)
 
 
 def test_a_reply_ends_before_the_first_stop():
@@ -103,7 +144,7 @@ def test_a_client_that_reads_the_text_itself_gets_thoughts_and_calls_in_it():
     text = f"<think>I think</think>Hello {CALL}"
     model, ids = language("hermes", text), np.arange(len(text))
     asked = request(tools=(), tool_choice=NONE)
-    assert model.read(ids, asked).content == model.preview(ids, asked) == text
+    assert model.read(ids, asked).content == model.preview(ids, asked).content == text
 
 
 @pytest.mark.parametrize("choice", [REQUIRED, "look", AUTO])

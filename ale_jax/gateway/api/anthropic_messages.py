@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -12,7 +12,7 @@ from ale_jax.gateway.api.anthropic_content import Block, MessagesInput, messages
 from ale_jax.gateway.api.fields import MAX_TOOLS, Fields
 from ale_jax.gateway.api.tools import function, require_offered
 from ale_jax.gateway.json_values import without_flaw
-from ale_jax.gateway.messages import ChatMessage
+from ale_jax.gateway.messages import ChatMessage, ToolCall
 from ale_jax.gateway.requests import (
     AUTO,
     MAX_STOP,
@@ -28,6 +28,9 @@ from ale_jax.gateway.requests import (
 )
 
 MAX_STOPS = 16
+# Claude Code hangs up if it gets nothing but pings for 300 s. A block of thoughts, though it stays
+# empty, is more than that.
+MOST_PINGS = 60
 STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 ERROR_TYPES = {
     401: "authentication_error",
@@ -109,36 +112,65 @@ def message(result: ChatResult) -> dict[str, Any]:
 
 
 class MessagesEvents:
-    """A streamed reply, as `gateway.streaming` wants it. Content comes in a first block; thoughts,
-    which are known at the end, and calls in blocks behind it."""
+    """A streamed reply, as `gateway.streaming` wants it: a block of thoughts, one of text, and one
+    for each call."""
 
     def __init__(self) -> None:
-        self._has_content = False
+        self._index = -1  # of the newest block
+        self._open = ""  # its type, while it is written
+        self._pings = 0
 
     def start(self, head: ChatResult) -> Iterator[str]:
         told: dict[str, Any] = {"content": [], "stop_reason": None, "usage": usage(head.usage)}
         yield sse({"type": "message_start", "message": _head(head) | told})
 
-    def content(self, head: ChatResult, number: int, more: str) -> Iterator[str]:
-        if not self._has_content:
-            self._has_content = True
-            yield sse(_block_start(0, {"type": "text", "text": ""}))
-        delta = {"type": "text_delta", "text": more}
-        yield sse({"type": "content_block_delta", "index": 0, "delta": delta})
+    def silence(self, head: ChatResult) -> Iterator[str]:
+        if not self._open and self._pings < MOST_PINGS:
+            self._pings += 1
+            yield sse({"type": "ping"})
+        else:
+            yield from self._more(self._open or "thinking", "")
 
-    def end(self, result: ChatResult, sent: Mapping[int, str]) -> Iterator[str]:
+    def thoughts(self, head: ChatResult, number: int, more: str) -> Iterator[str]:
+        return self._more("thinking", more)
+
+    def content(self, head: ChatResult, number: int, more: str) -> Iterator[str]:
+        return self._more("text", more)
+
+    def end(self, result: ChatResult) -> Iterator[str]:
         (choice,) = result.choices
-        blocks = list(_blocks(choice.message))
-        if self._has_content:
-            if rest := choice.message.content[len(sent[0]) :]:
-                yield from self.content(result, 0, rest)
-            yield sse({"type": "content_block_stop", "index": 0})
-            blocks = [block for block in blocks if block["type"] != "text"]
-        for index, block in enumerate(blocks, start=int(self._has_content)):
-            yield from map(sse, _whole_block(index, block))
-        used = usage(result.usage)
-        yield sse({"type": "message_delta", "delta": _ending(choice), "usage": used})
+        message = choice.message
+        if not (message.content or message.tool_calls):
+            yield from self._more("text", "")
+        yield from self._stop()
+        for call in message.tool_calls:
+            block = _call_block(call)
+            yield from self._begin(block | {"input": {}})
+            yield self._delta(
+                {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+            )
+            yield from self._stop()
+        yield sse({"type": "message_delta", "delta": _ending(choice), "usage": usage(result.usage)})
         yield sse({"type": "message_stop"})
+
+    def _more(self, kind: str, text: str) -> Iterator[str]:
+        """More of the text of a block of this type, which begins if there is none yet."""
+        if self._open != kind:
+            yield from self._stop()
+            yield from self._begin(_text_block(kind, ""))
+        yield self._delta({"type": f"{kind}_delta", kind: text})
+
+    def _begin(self, block: dict[str, Any]) -> Iterator[str]:
+        self._index, self._open = self._index + 1, block["type"]
+        yield sse({"type": "content_block_start", "index": self._index, "content_block": block})
+
+    def _delta(self, delta: dict[str, Any]) -> str:
+        return sse({"type": "content_block_delta", "index": self._index, "delta": delta})
+
+    def _stop(self) -> Iterator[str]:
+        if self._open:
+            self._open = ""
+            yield sse({"type": "content_block_stop", "index": self._index})
 
     def failed(self, refused: ApiError) -> str:
         return sse(error(refused))
@@ -171,26 +203,6 @@ def _message_of(failed: ApiError) -> str:
 
 def sse(event: dict[str, Any]) -> str:
     return f"event: {event['type']}\ndata: {json.dumps(event, ensure_ascii=False)}\n\n"
-
-
-def _block_start(index: int, block: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "content_block_start", "index": index, "content_block": block}
-
-
-def _whole_block(index: int, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    empty: dict[str, Any]
-    match block["type"]:
-        case "text":
-            empty, delta = {"text": ""}, {"type": "text_delta", "text": block["text"]}
-        case "thinking":
-            delta = {"type": "thinking_delta", "thinking": block["thinking"]}
-            empty = {"thinking": ""}
-        case _:
-            delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
-            empty = {"input": {}}
-    yield _block_start(index, block | empty)
-    yield {"type": "content_block_delta", "index": index, "delta": delta}
-    yield {"type": "content_block_stop", "index": index}
 
 
 def _tools(offered: Sequence[MessagesTool], unseen: list[str]) -> Iterator[dict[str, Any]]:
@@ -231,9 +243,17 @@ def _ending(choice: Choice) -> dict[str, Any]:
 
 def _blocks(message: ChatMessage) -> Iterator[dict[str, Any]]:
     if message.reasoning:
-        yield {"type": "thinking", "thinking": message.reasoning, "signature": ""}
+        yield _text_block("thinking", message.reasoning)
     if message.content or not message.tool_calls:
-        yield {"type": "text", "text": message.content}
-    for call in message.tool_calls:
-        arguments = json.loads(call.arguments)
-        yield {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
+        yield _text_block("text", message.content)
+    yield from map(_call_block, message.tool_calls)
+
+
+def _text_block(kind: str, text: str) -> dict[str, Any]:
+    """kind: "text" or "thinking"."""
+    return {"type": kind, kind: text} | ({"signature": ""} if kind == "thinking" else {})
+
+
+def _call_block(call: ToolCall) -> dict[str, Any]:
+    arguments = json.loads(call.arguments)
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}

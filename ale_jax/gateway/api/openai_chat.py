@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -178,22 +178,22 @@ class ChatEvents:
     def start(self, head: ChatResult) -> Iterator[str]:
         return iter(())
 
-    def content(self, head: ChatResult, number: int, more: str) -> Iterator[str]:
-        delta: dict[str, Any] = {"content": more}
-        if number not in self._started:
-            self._started.add(number)
-            delta["role"] = "assistant"
-        yield sse(chunk(head, number, delta))
+    def silence(self, head: ChatResult) -> Iterator[str]:
+        return self._delta(head, 0, {} if 0 in self._started else {"content": ""})
 
-    def end(self, result: ChatResult, sent: Mapping[int, str]) -> Iterator[str]:
+    def thoughts(self, head: ChatResult, number: int, more: str) -> Iterator[str]:
+        return self._delta(head, number, {"reasoning_content": more})
+
+    def content(self, head: ChatResult, number: int, more: str) -> Iterator[str]:
+        return self._delta(head, number, {"content": more})
+
+    def end(self, result: ChatResult) -> Iterator[str]:
         for number, choice in enumerate(result.choices):
-            message = choice.message
-            yield from self.content(result, number, message.content[len(sent[number]) :])
+            if number not in self._started:
+                yield from self.content(result, number, "")
             more: dict[str, Any] = {}
-            if message.reasoning:
-                more["reasoning_content"] = message.reasoning
-            if message.tool_calls:
-                calls = enumerate(message.tool_calls)
+            if choice.message.tool_calls:
+                calls = enumerate(choice.message.tool_calls)
                 more["tool_calls"] = [
                     {"index": n, **_call(each, self._custom)} for n, each in calls
                 ]
@@ -203,6 +203,12 @@ class ChatEvents:
         if self._with_usage:
             yield sse(usage_chunk(result))
         yield DONE
+
+    def _delta(self, head: ChatResult, number: int, delta: dict[str, Any]) -> Iterator[str]:
+        if number not in self._started:
+            self._started.add(number)
+            delta["role"] = "assistant"
+        yield sse(chunk(head, number, delta))
 
     def failed(self, refused: ApiError) -> str:
         return sse(error(refused))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Annotated, Any
 
@@ -83,13 +83,18 @@ class CompletionsEvents:
             if text:
                 yield from self.content(head, number, text)
 
+    def silence(self, head: ChatResult) -> Iterator[str]:
+        return self.content(head, 0, "")
+
+    def thoughts(self, head: ChatResult, number: int, more: str) -> Iterator[str]:
+        return iter(())  # a text has none
+
     def content(self, head: ChatResult, number: int, more: str) -> Iterator[str]:
         yield sse(_head(head) | {"choices": [_choice(number, more, None)]})
 
-    def end(self, result: ChatResult, sent: Mapping[int, str]) -> Iterator[str]:
+    def end(self, result: ChatResult) -> Iterator[str]:
         for number, choice in enumerate(result.choices):
-            rest = choice.message.content[len(sent[number]) :]
-            yield sse(_head(result) | {"choices": [_choice(number, rest, choice)]})
+            yield sse(_head(result) | {"choices": [_choice(number, "", choice)]})
         if self._with_usage:
             yield sse(_head(result) | {"choices": [], "usage": usage(result.usage)})
         yield DONE

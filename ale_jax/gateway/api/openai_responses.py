@@ -154,18 +154,24 @@ def output_items(
     message = choice.message
     if message.reasoning:
         is_last = not (message.content or message.tool_calls)
-        yield {
-            "id": f"rs_{result.id}",
-            "type": "reasoning",
-            "status": _end_status(choice) if is_last else "completed",
-            "summary": [],
-            "content": [{"type": "reasoning_text", "text": message.reasoning}],
-        }
+        status = _end_status(choice) if is_last else "completed"
+        yield reasoning_item(result, message.reasoning, status)
     if message.content or not message.tool_calls:
         yield message_item(result, choice)
     for number, call in enumerate(message.tool_calls):
         origin = tools.get(call.name, Origin(call.name))
         yield _call_item(f"{result.id}_{number}", call, origin)
+
+
+def reasoning_item(result: ChatResult, text: str, status: str) -> dict[str, Any]:
+    """Returns the item of the thoughts. text: "" while they are written."""
+    return {
+        "id": f"rs_{result.id}",
+        "type": "reasoning",
+        "status": status,
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": text}] if text else [],
+    }
 
 
 def message_item(result: ChatResult, choice: Choice | None) -> dict[str, Any]:

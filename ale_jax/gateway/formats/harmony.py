@@ -13,18 +13,22 @@ import re
 
 from ale_jax.gateway.formats.grammar import Tokens, json_rule, piece
 from ale_jax.gateway.formats.reply import (
+    MARK,
     NotACall,
     ParsedReply,
+    Preview,
     Tools,
     call_of,
     read_json,
+    sendable,
     special,
     without_marks,
 )
 from ale_jax.gateway.messages import ToolCall
 
 PIECES = ("<|channel|>", "<|constrain|>", "<|message|>", "<|call|>")
-CHANNEL, MESSAGE = map(special, ("<|channel|>", "<|message|>"))
+ANALYSIS = special("<|channel|>") + "analysis"
+MESSAGE = special("<|message|>")
 END, CALL, RETURN = map(special, ("<|end|>", "<|call|>", "<|return|>"))
 _ENDS = re.compile("|".join(map(re.escape, (END, CALL, RETURN))))
 _RECIPIENT = re.compile(r"to=functions\.([\w.-]+)")
@@ -62,12 +66,26 @@ class Harmony:
                     calls.append(_read_call(recipient[1], body))
                 except NotACall:
                     content, malformed = [*content, part], malformed + 1
-            elif CHANNEL + "analysis" in header:
+            elif _is_thought(header):
                 thoughts.append(body)
             else:
                 content.append(body)
         said, thought = (without_marks("\n".join(each)).strip() for each in (content, thoughts))
         return ParsedReply(said, thought, tuple(calls), malformed)
+
+    def preview(self, text: str) -> Preview:
+        """Returns the thoughts. More of them may follow any content, which is therefore known at
+        the end."""
+        *whole, last = _ENDS.split(text)
+        header, found, body = last.partition(MESSAGE)
+        parts = [*whole, header + found + body[: sendable(body, (MARK,))]]
+        split = (part.partition(MESSAGE) for part in parts)
+        thoughts = [body for header, found, body in split if found and _is_thought(header)]
+        return Preview(without_marks("\n".join(thoughts)).strip())
+
+
+def _is_thought(header: str) -> bool:
+    return ANALYSIS in header and not _RECIPIENT.search(header)
 
 
 def _read_call(name: str, body: str) -> ToolCall:

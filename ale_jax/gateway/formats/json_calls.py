@@ -11,8 +11,11 @@ from ale_jax.gateway.formats.reply import (
     THINK,
     NotACall,
     ParsedReply,
+    Preview,
     Tools,
     call_of,
+    preview_tagged,
+    preview_text,
     read_json,
     read_tagged,
     special,
@@ -52,6 +55,9 @@ class Hermes:
         content, calls, malformed = read_tagged(rest, OPEN, _read_tagged_call)
         return ParsedReply(content, reasoning, tuple(calls), malformed)
 
+    def preview(self, text: str) -> Preview:
+        return preview_tagged(text, self.markers)
+
 
 def _read_tagged_call(text: str) -> tuple[ToolCall, str]:
     body, rest = read_json(text.lstrip())
@@ -84,6 +90,9 @@ class Llama3:
         except NotACall:
             return ParsedReply(without_marks(text).strip(), malformed=1)
         return ParsedReply(without_marks(before).strip() if announced else "", calls=tuple(calls))
+
+    def preview(self, text: str) -> Preview:
+        return preview_text(text, self.markers)
 
 
 def _is_answer(text: str, tools: Tools) -> bool:
@@ -137,6 +146,9 @@ class Mistral:
                 content, malformed = content + CALLS + part, malformed + 1
         return ParsedReply(without_marks(content).strip(), "", tuple(calls), malformed)
 
+    def preview(self, text: str) -> Preview:
+        return preview_text(text, self.markers)
+
 
 def _read_announced_calls(text: str) -> list[ToolCall]:
     """Those after one token."""
@@ -180,3 +192,6 @@ class PlainJson:
         for fence in FENCES:
             content = content.removesuffix(fence)
         return ParsedReply(content.strip(), calls=(call,))
+
+    def preview(self, text: str) -> Preview:
+        return preview_text(text, self.markers)

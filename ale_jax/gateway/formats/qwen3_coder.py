@@ -26,7 +26,9 @@ from ale_jax.gateway.formats.reply import (
     THINK,
     NotACall,
     ParsedReply,
+    Preview,
     Tools,
+    preview_tagged,
     read_tagged,
     split_thoughts,
     without_marks,
@@ -65,6 +67,9 @@ class Qwen3Coder:
         read_call = partial(_read_call, parameters_of=parameters_of)
         content, calls, malformed = read_tagged(rest, OPEN, read_call)
         return ParsedReply(content, reasoning, tuple(calls), malformed)
+
+    def preview(self, text: str) -> Preview:
+        return preview_tagged(text, self.markers)
 
 
 class Parameters:

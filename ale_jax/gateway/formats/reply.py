@@ -36,6 +36,15 @@ class ParsedReply:
     stop: str = ""
 
 
+@dataclasses.dataclass(frozen=True)
+class Preview:
+    """What an unfinished reply says for sure: the whole one's thoughts and content begin with it.
+    There is no content before all thoughts are known."""
+
+    thoughts: str = ""
+    content: str = ""
+
+
 class ReplyFormat(Protocol):
     """A family's format. markers: what begins something that is not content."""
 
@@ -44,6 +53,10 @@ class ReplyFormat(Protocol):
 
     def parse(self, text: str, tools: Tools) -> ParsedReply:
         """Parses a whole reply. text: with marked special tokens."""
+
+    def preview(self, text: str) -> Preview:
+        """Reads an unfinished reply, of which `parse` may still find anything to be a call. No call
+        is known before its end: what is cut in the middle of one, or malformed, is content."""
 
     def call_grammar(self, tools: Tools, tokens: Mapping[str, int], several: bool) -> str | None:
         """Returns the grammar of a reply that calls one of the tools, or several times; None if
@@ -128,3 +141,19 @@ def split_thoughts(text: str) -> tuple[str, str]:
         return "", text
     thoughts, _, rest = text.lstrip().removeprefix(THINK).partition(THINK_END)
     return thoughts.strip(), rest
+
+
+def preview_text(text: str, markers: Sequence[str]) -> Preview:
+    """Previews a reply of a format without thoughts. text: with marked special tokens."""
+    sure = text[: sendable(text, (*markers, MARK))]
+    return Preview(content=without_marks(sure).strip())
+
+
+def preview_tagged(text: str, markers: Sequence[str]) -> Preview:
+    """Previews a reply whose thoughts are as `split_thoughts` has them."""
+    text = without_marks(text)
+    opened = text.lstrip().removeprefix(THINK)
+    if text.lstrip().startswith(THINK) and THINK_END not in opened:
+        return Preview(opened[: sendable(opened, (THINK_END,))].strip())
+    thoughts, rest = split_thoughts(text)
+    return Preview(thoughts, rest[: sendable(rest, markers)].strip())
