@@ -74,16 +74,19 @@ def encode_line(record: Mapping[str, Any]) -> bytes:
     return json.dumps(record, allow_nan=False).encode() + b"\n"
 
 
-def read_lines(path: Path, parse: Callable[[dict[str, Any]], T]) -> Lines[T]:
+def read_lines(
+    path: Path, parse: Callable[[dict[str, Any]], T], max_bytes: int = MAX_FILE_BYTES
+) -> Lines[T]:
     """Reads the records of the log at `path`, each made by `parse`.
 
     `parse` raises KeyError, TypeError or ValueError for an object that is not a valid record.
+    max_bytes: of the file; larger ones are for records that keep little of their lines.
 
     Raises:
       FileNotFoundError: there is no such file.
       ValueError: a line other than an incomplete last one is damaged, or a cap is exceeded.
     """
-    _refuse_large(path)
+    _refuse_large(path, max_bytes)
     records: list[T] = []
     with path.open("rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), 1):
@@ -149,10 +152,10 @@ def _cut_incomplete_line(path: Path) -> None:
             file.truncate(start + end + 1)
 
 
-def _refuse_large(path: Path) -> None:
+def _refuse_large(path: Path, max_bytes: int = MAX_FILE_BYTES) -> None:
     size = path.stat().st_size
-    if size > MAX_FILE_BYTES:
-        raise ValueError(f"{path}: {size} bytes; at most {MAX_FILE_BYTES} are read")
+    if size > max_bytes:
+        raise ValueError(f"{path}: {size} bytes; at most {max_bytes} are read")
 
 
 def parse_json(content: bytes) -> Any:

@@ -23,8 +23,8 @@ the packages that use it so are named.
     R  prefill chunks in such a batch
     S  slots of the sampler, one per conversation
     T  tokens: of a row, trajectory, conversation or chunk; of all rows where there is no B
-    U  units that are compared or counted: trajectories, chunks or tokens. model: experts, or
-       devices that hold experts, that are computed or sent to at once
+    U  units that are compared or counted: trajectories, chunks or tokens; in evaluation, items.
+       model: experts, or devices that hold experts, that are computed or sent to at once
     V  vocabulary
     W  pages of a conversation
     X  query heads of all layers that are analysed

@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LEGEND = "ale_jax/records.py"
-PACKAGES = ("algo", "data", "engine", "gateway", "learn", "model", "system")
+PACKAGES = ("algo", "data", "engine", "evaluation", "gateway", "learn", "model", "system")
 
 # One axis must be a capital: `last_t` could be any name of two words.
 SUFFIXED = re.compile(r"_?[a-z][a-z0-9]*(?:_[a-z0-9]+)*_(?P<axes>[a-z0-9]*[A-Z][A-Za-z0-9]*)")

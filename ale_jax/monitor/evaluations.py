@@ -62,7 +62,7 @@ def recorded_names(workdir: Path) -> set[str]:
     return {e.name for e in read_evaluations(path)} if path.exists() else set()
 
 
-def wilson_interval(successes: int, tasks: int) -> tuple[float, float]:
+def wilson_interval(successes: float, tasks: float) -> tuple[float, float]:
     """Returns the 95 % score interval of a success rate (Wilson 1927); (0, 1) when there were no
     tasks.
 
