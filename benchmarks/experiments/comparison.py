@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import operator
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jax.scipy.special import betainc
-
+from ale_jax.evaluation.stopping import LOOKS, decided, paired
 from benchmarks.experiments.figures import RunFigures
-
-# After so many seeds an experiment may end, if the p-value is at most this. O'Brien and Fleming's
-# levels for three looks (1979), of which 5 % are spent in all: looking early costs little.
-LOOKS: Mapping[int, float] = {3: 0.0005, 6: 0.0141, 9: 0.0451}
 
 DEFINITIONS: Mapping[str, str] = {
     "paired_difference, paired_error": "mean and standard error over seeds of `statistic`, less "
@@ -37,19 +31,13 @@ def compare(
     differences = [value(run) - theirs[run.seed] for run in runs if run.seed in theirs]
     if len(differences) < 2:
         return dict.fromkeys(("paired_difference", "paired_error", "p_value", "decided"))
-    mean = statistics.fmean(differences)
-    error = statistics.stdev(differences) / math.sqrt(len(differences))
-    # Without any spread there is no t; the reference arm, less itself, has none.
-    p_value = _p_value(mean / error, len(differences) - 1) if error else None
-    level = LOOKS.get(len(differences))
-    decided = None if level is None or p_value is None else p_value <= level
-    found = {"paired_difference": mean, "paired_error": error}
-    return found | {"p_value": p_value, "decided": decided}
-
-
-def _p_value(t: float, freedom: int) -> float:
-    """Of Student's t with so many degrees of freedom, two-sided."""
-    return float(betainc(freedom / 2, 0.5, freedom / (freedom + t * t)))
+    found = paired(differences)
+    return {
+        "paired_difference": found.mean,
+        "paired_error": found.error,
+        "p_value": found.p_value,
+        "decided": decided(found.p_value, len(differences)),
+    }
 
 
 def table(found: Mapping[str, Any]) -> str:
