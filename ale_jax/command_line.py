@@ -84,6 +84,7 @@ FLAGS = {
     "adapter": Flag(flags.DEFINE_bool, False, "", "write only the adapters, in PEFT's format"),
     "host": Flag(flags.DEFINE_string, "127.0.0.1", "ADDRESS", "where clients are answered"),
     "port": Flag(flags.DEFINE_integer, 8000, "PORT", "at which port; 0 for a free one"),
+    "json": Flag(flags.DEFINE_bool, False, "", "print one JSON object instead of tables"),
     "debug": Flag(flags.DEFINE_bool, False, "", "show the traceback of an error"),
     "help": Flag(flags.DEFINE_bool, False, "", "print this text"),
 }
@@ -94,10 +95,12 @@ TRAIN = "train"
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A subcommand. takes: names of its flags besides those that all have."""
+    """A subcommand. takes: names of its flags besides those that all have. operands: what it takes
+    without a name; those of other subcommands are refused."""
 
     meaning: str
     takes: tuple[str, ...]
+    operands: str = ""
 
 
 _TRAINS = ("config", "workdir", "resume", "overwrite", "ray-address", *SEVERAL)
@@ -126,11 +129,17 @@ COMMANDS = {
         "--workdir, or to --config.weights, until Ctrl-C",
         ("config", "workdir", "host", "port"),
     ),
+    "compare": Command(
+        "say how evaluations (folders with an episodes.jsonl) differ from the first of them, item "
+        "by item, or seed by seed with NAME=FOLDER,FOLDER for the runs of one config",
+        ("json",),
+        operands="A B [C ...]",
+    ),
 }
 
 
-def read_flags(argv: Sequence[str]) -> tuple[str, flags.FlagValues, list[str]]:
-    """Reads a line: its subcommand, its flags, and the overrides of config fields.
+def read_flags(argv: Sequence[str]) -> tuple[str, flags.FlagValues, list[str], list[str]]:
+    """Reads a line: its subcommand, its flags, the overrides of config fields, and its operands.
 
     Raises:
       flags.Error, ValueError: an argument is not understood, or not taken by the subcommand.
@@ -139,20 +148,28 @@ def read_flags(argv: Sequence[str]) -> tuple[str, flags.FlagValues, list[str]]:
     command = arguments.pop(0) if arguments and arguments[0] in COMMANDS else TRAIN
     overrides = [a for a in arguments if OVERRIDE.match(a)]
     try:
-        options = _parse_options([program, *(a for a in arguments if a not in overrides)])
+        line = [program, *(a for a in arguments if a not in overrides)]
+        options, operands = _parse_options(line)
     except flags.UnrecognizedFlagError as error:
         raise _unknown_flag(error, arguments) from None
     takes = (*COMMANDS[command].takes, *EVERYWHERE)
-    for name in FLAGS:
-        if options[name].present and name not in takes:
+    given = [name for name in FLAGS if options[name].present] + ["config"] * bool(overrides)
+    for name in given:
+        if name not in takes:
             names = ", ".join(f"--{name}" for name in takes)
             raise ValueError(f"{command} does not take --{name}: it takes {names}")
-    return command, options, overrides
+    if operands and not COMMANDS[command].operands:
+        raise ValueError(
+            f"argument {operands[0]!r} is not understood: write --name=value, or one of "
+            f"{', '.join(COMMANDS)} before all else"
+        )
+    return command, options, overrides, operands
 
 
 def help_text(command: str) -> Iterator[str]:
     """Yields the lines that say what a subcommand does, and which flags it takes."""
-    yield from textwrap.wrap(f"{command}: {COMMANDS[command].meaning}", WIDTH)
+    name = f"{command} {COMMANDS[command].operands}".strip()
+    yield from textwrap.wrap(f"{name}: {COMMANDS[command].meaning}", WIDTH)
     yield ""
     for name in (*COMMANDS[command].takes, *EVERYWHERE):
         yield from _row(FLAGS[name].typed(name), FLAGS[name].meaning)
@@ -198,18 +215,14 @@ def described_choices() -> Iterator[str]:
     yield from _described_algorithms()
 
 
-def _parse_options(argv: Sequence[str]) -> flags.FlagValues:
+def _parse_options(argv: Sequence[str]) -> tuple[flags.FlagValues, list[str]]:
     # Flags of this call, not absl's global ones, so that importing a module defines no flags.
     options = flags.FlagValues()
+    options.set_gnu_getopt(True)  # flags may follow operands
     for name, flag in FLAGS.items():
         flag.define(name, flag.default, flag.meaning, flag_values=options)
-    _, *stray = options(argv)
-    if stray:
-        raise ValueError(
-            f"argument {stray[0]!r} is not understood: write --name=value, or one of "
-            f"{', '.join(COMMANDS)} before all else"
-        )
-    return options
+    _, *operands = options(argv)
+    return options, operands
 
 
 def _unknown_flag(error: flags.UnrecognizedFlagError, arguments: Sequence[str]) -> Exception:

@@ -64,11 +64,16 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
         signal.signal(each, signal.default_int_handler)
     debug = "--debug" in argv  # as far as is known before the flags are read
     try:
-        command, options, overrides = read_flags(argv)
+        command, options, overrides, operands = read_flags(argv)
         debug = options.debug
         if options.help:
             shown = help_text(command) if command in argv else [__doc__, *described_choices()]
             print("\n".join(shown))
+            return 0
+        if command == "compare":
+            from ale_jax.evaluation.command import run_compare
+
+            run_compare(operands, options.json)
             return 0
         return _launch(argv, command, options, overrides, run)
     except KeyboardInterrupt:

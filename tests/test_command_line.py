@@ -22,8 +22,14 @@ def test_a_line_of_help_is_not_too_long():
 
 def test_without_a_subcommand_a_line_trains():
     assert read_flags(["ale-jax", "--config=smoke"])[0] == "train"
-    command, options, overrides = read_flags(["ale-jax", "plan", "--config=x", "--config.seed=1"])
-    assert (command, options.config, overrides) == ("plan", "x", ["--config.seed=1"])
+    line = ["ale-jax", "plan", "--config=x", "--config.seed=1"]
+    command, options, *others = read_flags(line)
+    assert (command, options.config, others) == ("plan", "x", [["--config.seed=1"], []])
+
+
+def test_operands_are_left_to_the_subcommand_that_has_some():
+    command, options, _, operands = read_flags(["ale-jax", "compare", "a", "x=b,c", "--json"])
+    assert (command, options.json, operands) == ("compare", True, ["a", "x=b,c"])
 
 
 @pytest.mark.parametrize(
@@ -31,6 +37,8 @@ def test_without_a_subcommand_a_line_trains():
     [
         (["serve", "--resume"], "serve does not take --resume: it takes --config, --workdir, --h"),
         (["export", "--port=1"], "export does not take --port: it takes --config"),
+        (["compare", "--config.seed=1"], "compare does not take --config: it takes --json"),
+        (["plan", "a"], "argument 'a' is not understood: write --name=value, or one of train"),
         (["doctor", "--overwrite"], "doctor does not take --overwrite"),
         (["--out=x"], "train does not take --out"),
         (["--config=smoke", "plan"], "'plan' is not understood: write --name=value, or one of tr"),

@@ -220,7 +220,7 @@ def test_a_kill_for_which_there_is_no_process_does_not_count():
 @pytest.mark.parametrize("plan", [FULL, QUICK])
 def test_the_config_of_chaos_is_valid(plan, tmp_path):
     run = Bench(tmp_path, []).run("chaos", *plan.chaos_options, config=plan.chaos_config)
-    _, flags, overrides = read_flags(run.line[2:])
+    _, flags, overrides, _ = read_flags(run.line[2:])
     checked_config(read_config(flags.config, overrides))
 
 
