@@ -182,7 +182,7 @@ def test_what_lives_and_what_has_ended_are_told_apart(real, line, id):
 
 
 def test_a_lost_sandbox_is_called_lost(real, line, id):
-    pooled = real.pool._lifecycle.sandboxes[id]
+    pooled = real.pool._lifecycle.sandboxes[f"ann~{id}"]
     pooled.sandbox._machine.link.fail("the runner is gone")
     while line("ps", "-q")[1].count(id):
         pass
