@@ -150,6 +150,8 @@ async def _converse(
 
 
 FILES_S = 30.0
+# On top of a command's timeout: the time that the runner may need to kill all agent processes.
+RUN_GRACE_S = 15.0
 # What the agent may cause by how it leaves its files.
 ERRORS_OF_FILES = {
     *(errno.EACCES, errno.EPERM, errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR),

@@ -45,7 +45,7 @@ def asked(act):
     return call, request
 
 
-PROCESS = {"timeout": None, "cwd": "/work", "env": {}, "stdin": ""}
+PROCESS = {"timeout": None, "cwd": "/work", "env": {}, "user": "", "stdin": ""}
 
 
 @each_row(
@@ -64,7 +64,7 @@ PROCESS = {"timeout": None, "cwd": "/work", "env": {}, "stdin": ""}
         (
             lambda _, box: box.open_session("s", None, "/tmp"),
             f"POST {BOX}/sessions",
-            {"name": "s", "env": {}, "cwd": "/tmp"},
+            {"name": "s", "env": {}, "cwd": "/tmp", "user": ""},
             60.0,
         ),
         (lambda _, box: box.close_session("s t"), f"DELETE {BOX}/sessions/s%20t", None, 60.0),

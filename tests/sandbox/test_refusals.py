@@ -12,6 +12,7 @@ from tests.rows import each_row
 from tests.sandbox.runner_view import tell
 
 JOB = {"job": "job", "cwd": "/work", "env": {}, "timeout": None, "terminal": None}
+JOB |= {"script": None, "user": ""}
 # A child that comes back from `fork` prints, too.
 ENDING_CHILDREN = """
 from ale_jax.sandbox.runner import kernel

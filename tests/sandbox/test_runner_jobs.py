@@ -80,8 +80,9 @@ def flooded(loop):
 
 
 def job_of(loop, flooded, output_bytes):
-    request = {"argv": ["x"], "cwd": "/", "env": {}, "timeout": None, "terminal": None}
-    return Job(flooded, loop, flooded, request | {"output_bytes": output_bytes})
+    request = {"argv": ["x"], "script": None, "cwd": "/", "env": {}, "user": ""}
+    request |= {"timeout": None, "terminal": None, "output_bytes": output_bytes}
+    return Job(flooded, loop, flooded, request)
 
 
 def test_a_job_ends_with_its_process_however_much_others_write(loop, flooded):

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from ale_jax.sandbox.api import SandboxError
+from ale_jax.sandbox.blocking import wait_for
 from ale_jax.sandbox.runner.files import RUNNER_ID
 from ale_jax.sandbox.spec import SandboxSpec
 from tests.sandbox.conftest import SPEC
@@ -75,6 +76,44 @@ def test_a_session_is_its_users(etc_box, runtime):
     assert etc_box.run("sleep 3333", timeout=0.2, session="theirs").timed_out
     assert etc_box.run("whoami", session="theirs").output == "rock\n"
     assert "3333" not in etc_box.run("cat /proc/[0-9]*/cmdline | tr '\\0' ' '").output
+
+
+def test_a_process_is_its_users(etc_box, runtime):
+    add_user(etc_box)
+    if runtime.name != "docker":
+        with pytest.raises(SandboxError, match="user id 1234 does not exist in this sandbox"):
+            etc_box.exec("id", user="rock")
+        assert etc_box.exec("id -un", user="root").stdout == "root\n"
+        return
+    etc_box.run("chown rock:1235 /opt/rock")
+    command = 'id -u; id -G; echo "$HOME $USER $X"; touch ~/x && echo y > /dev/stdout; cat'
+    found = etc_box.exec(command, user="rock", env={"X": "1"}, stdin=b"in\n")
+    assert (found.stdout, found.stderr) == ("1234\n1235 77\n/opt/rock rock 1\ny\nin\n", "")
+    assert etc_box.exec("touch /etc/x", user="rock").exit_code == 1
+    assert etc_box.exec("whoami").stdout == "root\n"
+    long = "#" * 200_000 + "\nwhoami"
+    assert etc_box.exec(long, user="rock").stdout == "rock\n"
+
+
+def test_a_process_on_a_terminal_is_its_users(etc_box, runtime):
+    if runtime.name != "docker":
+        pytest.skip("users are Docker's")
+    add_user(etc_box)
+
+    async def talk():
+        job = etc_box.later.spawn("whoami; echo x > /dev/tty", terminal=(24, 80), user="rock")
+        text = b""
+        while (piece := await job.receive()) is not None:
+            text += piece[1]
+        return text, await job.wait()
+
+    assert wait_for(talk()) == (b"rock\r\nx\r\n", 0)
+
+
+def test_an_agent_without_privileges_is_nobody_else(box):
+    with pytest.raises(ValueError, match="user 'root': only a sandbox with user root"):
+        box.exec("id", user="root")
+    assert box.exec("id -un", user="agent").stdout == "agent\n"
 
 
 def test_their_files_are_theirs_after_a_restore(etc_box, runtime):

@@ -94,10 +94,10 @@ PIECE = 32 << 10
 TIMED_OUT = 124
 
 
-def pipe(box: RemoteSandbox, command: str, timeout: float | None) -> int:
+def pipe(box: RemoteSandbox, command: str, user: str, timeout: float | None) -> int:
     """Connects standard input and output with a command; returns its exit code. SandboxError."""
     expired = threading.Event()
-    with box.pipes(command) as pipes:
+    with box.pipes(command, user) as pipes:
         # Daemons, since a read of standard input cannot be interrupted.
         threading.Thread(target=_feed, args=(pipes,), daemon=True).start()
         if timeout is not None:

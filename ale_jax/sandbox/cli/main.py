@@ -70,8 +70,9 @@ def _exec(client: SandboxClient, arguments: argparse.Namespace) -> int:
     if arguments.stdin:
         command = argv if isinstance(argv, str) else shlex.join(argv)
         inside = f"cd -- {shlex.quote(arguments.cwd)} || exit {FAILED_EXEC}\n{command}"
-        return interactive.pipe(box, inside, arguments.timeout)
-    with box.spawn(argv, timeout=arguments.timeout, cwd=arguments.cwd) as output:
+        return interactive.pipe(box, inside, arguments.user, arguments.timeout)
+    options = {"timeout": arguments.timeout, "cwd": arguments.cwd, "user": arguments.user}
+    with box.spawn(argv, **options) as output:
         for kind, data in output:
             interactive.show(kind, data)
     assert output.exit_code is not None

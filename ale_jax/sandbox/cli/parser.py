@@ -111,10 +111,12 @@ def _add_exec(commands: Any) -> None:
     run = commands.add_parser(
         "exec",
         help="run a command; its exit code becomes this one's",
-        usage="ale-sandbox exec [-i] [--cwd CWD] [--timeout SECONDS] ID COMMAND [ARGUMENT ...]",
+        usage="ale-sandbox exec [-i] [--cwd CWD] [--user NAME] [--timeout SECONDS]"
+        " ID COMMAND [ARGUMENT ...]",
     )
     run.add_argument("-i", "--stdin", action="store_true", help="forward standard input")
     run.add_argument("--cwd", default="/work", help="working directory (/work)")
+    run.add_argument("--user", default="", metavar="NAME", help="in a sandbox whose user is root")
     run.add_argument("--timeout", type=float, help="seconds; no limit by default")
     _add_id(run)
     # Everything after the id belongs to the command, also what begins with a dash.

@@ -140,9 +140,9 @@ class NodeClient:
             _value(answer)
 
     def terminal(
-        self, id: str, command: str, rows: int, columns: int
+        self, id: str, command: str, rows: int, columns: int, user: str = ""
     ) -> AbstractAsyncContextManager[NodeTerminal]:
-        return self._open("terminal", id, command, rows, columns)
+        return self._open("terminal", id, command, rows, columns, user)
 
     def relay(self, id: str, port: int) -> AbstractAsyncContextManager[NodeTerminal]:
         return self._open("relay", id, port)

@@ -313,8 +313,8 @@ class SandboxPool(Protocol):
     ) -> AsyncGenerator[tuple[str, bytes | int], None]:
         """Yields a job's output as it arrives: ("stdout" | "stderr", bytes), then ("exit", code).
 
-        arguments: cwd, env, timeout, terminal, as for `AsyncSandbox.spawn`. Closing the iterator
-        before its end kills the job.
+        arguments: cwd, env, timeout, terminal, user, as for `AsyncSandbox.spawn`. Closing the
+        iterator before its end kills the job.
         """
 
     def relay(self, id: str, port: int) -> AbstractAsyncContextManager[Carried]:

@@ -345,12 +345,12 @@ async def job_output(
 
 @contextlib.asynccontextmanager
 async def job_on_terminal(
-    sandbox: AsyncSandbox, command: str, rows: int, columns: int
+    sandbox: AsyncSandbox, command: str, rows: int, columns: int, user: str
 ) -> AsyncIterator[SandboxProcess]:
     """Runs a bash command on a terminal of its own, with 0 rows on pipes instead, and kills it at
     the end of the block."""
     size = (rows, columns) if rows else None
-    job = sandbox.spawn(command, terminal=size, env=TERM if rows else None)
+    job = sandbox.spawn(command, terminal=size, env=TERM if rows else None, user=user)
     try:
         yield job
     finally:

@@ -32,7 +32,7 @@ from ale_jax.sandbox.pool.snapshots import SnapshotStores
 from ale_jax.sandbox.relay import Tunnel
 from ale_jax.sandbox.spec import SandboxSpec
 
-JOB_ARGUMENTS = ("cwd", "env", "timeout", "terminal")
+JOB_ARGUMENTS = ("cwd", "env", "timeout", "terminal", "user")
 
 
 class NodePool:
@@ -179,12 +179,12 @@ class NodePool:
 
     @contextlib.asynccontextmanager
     async def terminal(
-        self, id: str, command: str, rows: int, columns: int
+        self, id: str, command: str, rows: int, columns: int, user: str = ""
     ) -> AsyncIterator[SandboxProcess]:
         """Runs a bash command on a terminal of its own; it ends with the block."""
         async with (
             self._leases.of(id, None) as sandbox,
-            job_on_terminal(sandbox, command, rows, columns) as job,
+            job_on_terminal(sandbox, command, rows, columns, user) as job,
         ):
             yield job
 

@@ -10,7 +10,7 @@ import termios
 import time
 from typing import Any
 
-from . import wire
+from . import files, wire
 from .files import WORK
 from .link import RunnerStream
 from .loop import READ, WRITE, Loop
@@ -20,24 +20,36 @@ from .wire import CHUNK, HeadAndTail
 
 GRACE_S = 2.0
 EXIT_TIMED_OUT = 124
+SCRIPT_FD = 197  # below those of sessions
+# Bash reads text of known length in blocks.
+READ_SCRIPT = (
+    f'LC_ALL=C IFS= builtin read -r -N "$1" -u {SCRIPT_FD}; shift; '
+    f'builtin eval "$REPLY" {SCRIPT_FD}<&-'
+)
 CHANGED = 1  # tar's exit code if a file, such as a log, changed while it was packed
 
 
 class Job:
     """A process and its standard streams.
 
-    request: argv; cwd; env; timeout (seconds, None for no limit); output_bytes (head and tail of
-    stdout and of stderr are kept up to this size each; None: everything is sent, as fast as the
-    host receives it); terminal ((rows, columns), or None for pipes).
+    request: argv, or a `script` for bash, None otherwise; cwd; env; user (empty: the agent's);
+    timeout (seconds, None for no limit); output_bytes (head and tail of stdout and of stderr are
+    kept up to this size each; None: everything is sent, as fast as the host receives it); terminal
+    ((rows, columns), or None for pipes).
     """
 
     def __init__(self, agent: Agent, loop: Loop, stream: RunnerStream, request: dict):
         self._agent, self._loop, self._stream, self._request = agent, loop, stream, request
         self._terminal: int | None = None
+        account = files.find(request["user"]) if request["user"] else None
         theirs = self._open_terminal() if request["terminal"] else self._open_pipes()
+        argv, self._script = request["argv"], None
+        if request["script"] is not None:
+            self._script = Script(loop, request["script"])
+            argv, theirs[SCRIPT_FD] = self._script.argv, self._script.theirs
         try:
             self.child = agent.spawn(
-                request["argv"], theirs, request["cwd"], request["env"], bool(request["terminal"])
+                argv, theirs, request["cwd"], request["env"], bool(request["terminal"]), account
             )
         except BaseException:
             self._close()
@@ -147,8 +159,36 @@ class Job:
                 await self._stream.send(chunk, self._outputs[fd])
 
     def _close(self) -> None:
+        if self._script:
+            self._script.close()
         for fd in {self._stdin, *self._outputs} - {-1}:
             os.close(fd)
+
+
+class Script:
+    """A command line for bash that is longer than an argument may be, and comes through a pipe.
+
+    argv: of the bash. theirs: its end of the pipe, for SCRIPT_FD.
+    """
+
+    def __init__(self, loop: Loop, text: str):
+        self._loop, content = loop, text.encode("utf-8", "replace")
+        self.argv = ["bash", "-c", READ_SCRIPT, "bash", str(len(content))]
+        self.theirs, self._ours = os.pipe()
+        os.set_blocking(self._ours, False)
+        self._feeding = loop.spawn(self._feed(memoryview(content)))
+
+    async def _feed(self, unfed: memoryview) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it has ended before
+            while unfed:
+                try:
+                    unfed = unfed[os.write(self._ours, unfed) :]
+                except BlockingIOError:
+                    await self._loop.ready(self._ours, WRITE)
+
+    def close(self) -> None:
+        self._loop.cancel(self._feeding)
+        os.close(self._ours)
 
 
 class Archives:

@@ -39,7 +39,14 @@ from ale_jax.sandbox.sdk.calls import (
     process_body,
     tls_context,
 )
-from ale_jax.sandbox.sdk.streams import AsyncOutput, AsyncPipes, AsyncTerminal, WebSockets, relayed
+from ale_jax.sandbox.sdk.streams import (
+    AsyncOutput,
+    AsyncPipes,
+    AsyncTerminal,
+    Interaction,
+    WebSockets,
+    relayed,
+)
 from ale_jax.sandbox.service import protocol, uploads
 from ale_jax.sandbox.service.protocol import Endpoint, EventsAnswer, PoolStats, TenantUsage, plain
 from ale_jax.sandbox.spec import SandboxSpec
@@ -205,9 +212,11 @@ class AsyncRemoteSandbox:
         stdin: bytes = b"",
         cwd: str = "/work",
         env: Mapping[str, str] | None = None,
+        user: str = "",
     ) -> ProcessResult:
-        """Runs a process outside every session; a string is a command line for bash."""
-        body = process_body(argv, timeout, stdin, cwd, env)
+        """Runs a process outside every session; a string is a command line for bash. user: as for
+        `open_session`."""
+        body = process_body(argv, timeout, stdin, cwd, env, user)
         return await self._do(protocol.EXEC, body=body, seconds=self._limit(timeout))
 
     def spawn(
@@ -217,21 +226,23 @@ class AsyncRemoteSandbox:
         stdin: bytes = b"",
         cwd: str = "/work",
         env: Mapping[str, str] | None = None,
+        user: str = "",
     ) -> AsyncOutput:
         """Starts a process and streams its output. timeout: seconds; None: no limit."""
-        body = process_body(argv, timeout, stdin, cwd, env)
+        body = process_body(argv, timeout, stdin, cwd, env, user)
         http = self._client._http
         return AsyncOutput(http, Call(protocol.SPAWN, self.id, body=body).request(http), self.id)
 
     def terminal(
-        self, command: str = "bash -i", rows: int = 24, columns: int = 80
+        self, command: str = "bash -i", rows: int = 24, columns: int = 80, user: str = ""
     ) -> AsyncTerminal:
         """Runs a bash command on a terminal."""
-        return AsyncTerminal(self._client._sockets, self.id, command, rows, columns)
+        line = Interaction(self.id, command, rows, columns, user)
+        return AsyncTerminal(self._client._sockets, line)
 
-    def pipes(self, command: str) -> AsyncPipes:
+    def pipes(self, command: str, user: str = "") -> AsyncPipes:
         """Runs a bash command whose input is sent while its output arrives."""
-        return AsyncPipes(self._client._sockets, self.id, command)
+        return AsyncPipes(self._client._sockets, Interaction(self.id, command, 0, 0, user))
 
     def relay(self, port: int, host: str, target: int) -> AbstractAsyncContextManager[None]:
         """Lets programs in the sandbox reach `target` of `host`, as this process reaches it, at
@@ -243,10 +254,17 @@ class AsyncRemoteSandbox:
         return relayed(self._client._sockets, self.id, port, relay_to(host, target))
 
     async def open_session(
-        self, name: str, env: Mapping[str, str] | None = None, cwd: str = "/work"
+        self,
+        name: str,
+        env: Mapping[str, str] | None = None,
+        cwd: str = "/work",
+        user: str = "",
     ) -> None:
-        """Opens another bash session. SandboxError if the name is in use."""
-        body = {"name": name, "env": dict(env or {}), "cwd": cwd}
+        """Opens another bash session. SandboxError if the name is in use.
+
+        user: a name in /etc/passwd. Another one than the spec's user needs that to be root.
+        """
+        body = {"name": name, "env": dict(env or {}), "cwd": cwd, "user": user}
         await self._do(protocol.OPEN_SESSION, body=body)
 
     async def close_session(self, name: str) -> None:

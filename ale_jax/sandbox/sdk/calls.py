@@ -214,10 +214,11 @@ def process_body(
     stdin: bytes,
     cwd: str,
     env: Mapping[str, str] | None,
+    user: str,
 ) -> dict[str, Any]:
     """Describes a process in the form that the service expects."""
     words = argv if isinstance(argv, str) else list(argv)
-    values = {"argv": words, "timeout": timeout, "cwd": cwd, "env": dict(env or {})}
+    values = {"argv": words, "timeout": timeout, "cwd": cwd, "env": dict(env or {}), "user": user}
     return values | {"stdin": base64.b64encode(stdin).decode()}
 
 

@@ -106,17 +106,21 @@ class RemoteSandbox:
         stdin: bytes = b"",
         cwd: str = "/work",
         env: Mapping[str, str] | None = None,
+        user: str = "",
     ) -> Output:
         """Starts a process and streams its output. timeout: seconds; None: no limit."""
-        return Output(wait_for(self.later.spawn(argv, timeout, stdin, cwd, env).__aenter__()))
+        output = self.later.spawn(argv, timeout, stdin, cwd, env, user)
+        return Output(wait_for(output.__aenter__()))
 
-    def terminal(self, command: str = "bash -i", rows: int = 24, columns: int = 80) -> Terminal:
+    def terminal(
+        self, command: str = "bash -i", rows: int = 24, columns: int = 80, user: str = ""
+    ) -> Terminal:
         """Runs a bash command on a terminal."""
-        return Terminal(self.later.terminal(command, rows, columns))
+        return Terminal(self.later.terminal(command, rows, columns, user))
 
-    def pipes(self, command: str) -> Pipes:
+    def pipes(self, command: str, user: str = "") -> Pipes:
         """Runs a bash command whose input is sent while its output arrives."""
-        return Pipes(self.later.pipes(command))
+        return Pipes(self.later.pipes(command, user))
 
     def relay(self, port: int, host: str, target: int) -> AbstractContextManager[None]:
         """As `AsyncRemoteSandbox.relay`."""

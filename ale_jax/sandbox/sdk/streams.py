@@ -141,15 +141,40 @@ CHANNELS = {b"\1": "stdout", b"\2": "stderr"}
 TERMINAL_BROKEN = "the connection broke before the terminal's command ended"
 
 
+MAX_QUERY = 4000  # bytes in a URL; a longer command is sent afterwards
+
+
+@dataclasses.dataclass(frozen=True)
+class Interaction:
+    """What is executed in the sandbox `id`. rows: 0: on pipes. user: empty: the agent's."""
+
+    id: str
+    command: str
+    rows: int
+    columns: int
+    user: str
+
+    @property
+    def query(self) -> dict[str, str | int]:
+        later, size = self.later, {"rows": self.rows, "columns": self.columns}
+        told = {"command_bytes": len(later)} if later else {"command": self.command}
+        return {**size, **told, "user": self.user}
+
+    @property
+    def later(self) -> bytes:
+        """The command, if it has no place in the query."""
+        is_long = len(quote(self.command, errors="replace")) > MAX_QUERY
+        return self.command.encode("utf-8", "replace") if is_long else b""
+
+
 class _Interactive:
     """A command whose input is sent while its output arrives. exit_code: None until it has ended.
     Leaving the block ends it."""
 
-    def __init__(self, sockets: WebSockets, id: str, command: str, rows: int, columns: int):
+    def __init__(self, sockets: WebSockets, what: Interaction):
         self.exit_code: int | None = None
-        self._id = id
-        query: dict[str, str | int] = {"rows": rows, "columns": columns, "command": command}
-        self._opening = sockets.opened(id, "terminal", query)
+        self._id, self._what = what.id, what
+        self._opening = sockets.opened(what.id, "terminal", what.query)
         self._connection: ClientConnection | None = None
 
     async def close(self) -> None:
@@ -158,6 +183,8 @@ class _Interactive:
 
     async def __aenter__(self) -> Self:
         self._connection = await self._opening.__aenter__()
+        for piece in _pieces(self._what.later):
+            await self._connection.send(piece)
         return self
 
     async def __aexit__(
@@ -211,8 +238,8 @@ NO_INPUT = "the command takes no more input: it has ended, or its connection is 
 class AsyncPipes(_Interactive):
     """A command on pipes. Yields ("stdout" | "stderr", bytes)."""
 
-    def __init__(self, sockets: WebSockets, id: str, command: str):
-        super().__init__(sockets, id, command, rows=0, columns=0)
+    def __init__(self, sockets: WebSockets, what: Interaction):
+        super().__init__(sockets, what)
         self._room = asyncio.Semaphore(MAX_UNREAD)
         self._is_over = False
 

@@ -122,6 +122,8 @@ a command is never an error: check its `exit_code`.
 bytes, text frames are JSON (`{"resize": [ROWS, COLUMNS]}` from you, `{"exit": CODE}` at the end).
 With `rows=0` the command has pipes: output frames begin with a byte, 1 for stdout and 2 for stderr,
 an empty frame from you ends the input, and `{"read": BYTES}` acknowledges each frame of input.
+`user` is as for exec. A command that is too long for a URL comes in your first binary frames, whose
+size together is `command_bytes`.
 Of input that the command has not read, 512 KiB or 256 frames are kept; more has to wait, and ends
 it after 30 s (429 `not_read`).
 

@@ -57,6 +57,9 @@ Env = Annotated[
     dict[str, str], Field(default_factory=dict, description="Additional environment variables.")
 ]
 Cwd = Annotated[str, Field(description="Working directory.")]
+User = Annotated[
+    str, Field(description="Its name in /etc/passwd; another than the spec's needs its user root.")
+]
 
 
 class Body(BaseModel):
@@ -158,6 +161,7 @@ class ProcessBody(Body):
     timeout: Timeout = None
     cwd: Cwd = "/work"
     env: Env
+    user: User = ""
     stdin: str = Field("", description="Standard input, in base64.")
 
     def arguments(self) -> dict[str, Any]:
@@ -166,7 +170,8 @@ class ProcessBody(Body):
             stdin = base64.b64decode(self.stdin, validate=True)
         except ValueError as error:
             raise ValueError(f"stdin is not base64: {error}") from error
-        values = {name: getattr(self, name) for name in ("argv", "timeout", "cwd", "env")}
+        names = ("argv", "timeout", "cwd", "env", "user")
+        values = {name: getattr(self, name) for name in names}
         return values | {"stdin": stdin}
 
 
@@ -176,6 +181,7 @@ class SessionBody(Body):
     name: str = Field(pattern=ID)
     env: Env
     cwd: Cwd = "/work"
+    user: User = ""
 
 
 class InterruptBody(Body):

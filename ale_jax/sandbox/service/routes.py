@@ -179,7 +179,8 @@ async def spawn(id: Id, body: ProcessBody, by: By) -> Response:
 @serves(command_router, protocol.OPEN_SESSION)
 async def open_session(id: Id, body: SessionBody, by: By) -> Response:
     """Opens another bash session. 409 if the name is in use."""
-    await by.call(id, "open_session", name=body.name, env=body.env, cwd=body.cwd)
+    arguments = {"name": body.name, "env": body.env, "cwd": body.cwd, "user": body.user}
+    await by.call(id, "open_session", **arguments)
     return nothing()
 
 

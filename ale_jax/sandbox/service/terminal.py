@@ -11,10 +11,11 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager
 from typing import Annotated, Any, Protocol
 
-from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
+from fastapi import APIRouter, Depends, Query, WebSocket, WebSocketDisconnect
 
 from ale_jax.sandbox.pool.api import SandboxPool
 from ale_jax.sandbox.relay import carry
+from ale_jax.sandbox.service.access import ServiceSettings
 from ale_jax.sandbox.service.caller import Caller
 from ale_jax.sandbox.service.protocol import Refusal, refusal_of
 
@@ -25,6 +26,7 @@ MAX_SIZE = 1000  # rows or columns
 # until the command has read, for so long.
 MAX_FRAMES, MAX_BYTES = 256, 512 << 10
 UNREAD_S = 30.0
+MAX_COMMAND = ServiceSettings.json_bytes  # as where it comes in a body
 
 Message = MutableMapping[str, Any]
 
@@ -32,6 +34,7 @@ log = logging.getLogger(__name__)
 
 router = APIRouter()
 Size = Annotated[int, Query(ge=0, le=MAX_SIZE)]
+CommandBytes = Annotated[int, Query(ge=0, le=MAX_COMMAND)]
 # The first byte of a frame with output of pipes.
 CHANNELS = {"stdout": b"\1", "stderr": b"\2"}
 
@@ -53,15 +56,24 @@ class OffersTerminals(Protocol):
     """What a pool must provide besides `SandboxPool`."""
 
     def terminal(
-        self, id: str, command: str, rows: int, columns: int
+        self, id: str, command: str, rows: int, columns: int, user: str = ""
     ) -> AbstractAsyncContextManager[TerminalProcess]:
         """Runs a bash command on a terminal of its own; it ends with the block. rows: 0: on pipes;
-        then writing empty data closes its standard input."""
+        then writing empty data closes its standard input. user: empty: the agent's."""
+
+
+def size_of(rows: Size = 24, columns: Size = 80) -> tuple[int, int]:
+    return rows, columns
 
 
 @router.websocket("/v1/sandboxes/{id}/terminal")
 async def terminal(
-    websocket: WebSocket, id: str, rows: Size = 24, columns: Size = 80, command: str = "bash -i"
+    websocket: WebSocket,
+    id: str,
+    size: Annotated[tuple[int, int], Depends(size_of)],
+    command: str = "bash -i",
+    command_bytes: CommandBytes = 0,
+    user: str = "",
 ) -> None:
     """Binary frames carry the input and output. The client's text frames are
     {"resize": [ROWS, COLUMNS]}; the last frame is text: {"exit": CODE} or {"error": {...}}.
@@ -69,10 +81,15 @@ async def terminal(
 
     With rows=0 it has pipes instead. Output frames then begin with a byte, 1 for stdout and 2 for
     stderr; an empty frame closes the input; and each frame of input is answered by the text
-    {"read": BYTES} once the command may have the next one."""
+    {"read": BYTES} once the command may have the next one.
+
+    A command that is too long for a URL comes in the first binary frames: `command_bytes` together.
+    """
+    rows, columns = size
 
     async def attend(pool: SandboxPool, own: str) -> dict[str, Any]:
-        async with _offer(pool).terminal(own, command, rows, columns) as job:
+        line = await _command(websocket, command_bytes) if command_bytes else command
+        async with _offer(pool).terminal(own, line, rows, columns, user) as job:
             return {"exit": await _attend(websocket, job, on_pipes=not rows)}
 
     await converse(websocket, id, attend)
@@ -99,6 +116,16 @@ async def converse(
         await _end(websocket, refusal.content(), FAILED)
     else:
         await _end(websocket, last, 1000)
+
+
+async def _command(websocket: WebSocket, size: int) -> str:
+    await websocket.scope["ticket"].hold(size)
+    content = b""
+    while len(content) < size:
+        content += await websocket.receive_bytes()
+    if len(content) > size:
+        raise ValueError(f"the command has more than the {size} bytes that were announced")
+    return content.decode("utf-8", "replace")
 
 
 def _offer(pool: SandboxPool) -> OffersTerminals:

@@ -182,9 +182,9 @@ class Fleet:
                 raise self._routes.departure(route, error) from error
 
     def terminal(
-        self, id: str, command: str, rows: int, columns: int
+        self, id: str, command: str, rows: int, columns: int, user: str = ""
     ) -> AbstractAsyncContextManager[FarTerminal]:
-        return self._conversation("terminal", id, command, rows, columns)
+        return self._conversation("terminal", id, command, rows, columns, user)
 
     def relay(self, id: str, port: int) -> AbstractAsyncContextManager[FarTerminal]:
         return self._conversation("relay", id, port)

@@ -263,6 +263,49 @@ def test_what_the_command_will_not_read_is_refused(remote, end):
                 pipes.send(b"more")
 
 
+LONG = "#" * 300_000 + "\nread x; echo got $x; exit 7"
+
+
+def test_a_command_may_be_longer_than_a_url_and_than_an_argument(remote):
+    with remote.terminal(LONG) as terminal:
+        terminal.send(b"yes\n")
+        assert b"".join(terminal).endswith(b"got yes\r\n") and terminal.exit_code == 7
+    with remote.pipes(LONG) as pipes:
+        pipes.send(b"yes\n")
+        assert list(pipes) == [("stdout", b"got yes\n")] and pipes.exit_code == 7
+    with remote.spawn(LONG, stdin=b"yes\n") as output:
+        assert list(output) == [("stdout", b"got yes\n")] and output.exit_code == 7
+    assert remote.exec(LONG, stdin=b"yes\n").stdout == "got yes\n"
+    assert remote.run(LONG, timeout=10).exit_code == 7
+    with pytest.raises(ValueError, match="argument 1 has 300000 bytes"):
+        remote.exec(["echo", "x" * 300_000])
+
+
+def test_a_user_that_is_not_there_is_refused_by_each_way(remote):
+    told = "user 'nobody': only a sandbox with user root has other users"
+    for act in (remote.exec, lambda *words, user: remote.open_session("s", user=user)):
+        with pytest.raises(ValueError, match=told):
+            act("true", user="nobody")
+    with remote.terminal("true", user="nobody") as terminal, pytest.raises(ValueError, match=told):
+        list(terminal)
+    with pytest.raises(ValueError, match=told), remote.spawn("true", user="nobody") as output:
+        list(output)
+
+
+@pytest.mark.heavy
+def test_root_acts_as_another_user_where_there_are_some(real, runtime):
+    if runtime.name != "docker":
+        pytest.skip("users are Docker's")
+    with real.client() as client, client.start(dataclasses.replace(SPEC, user="root")) as box:
+        assert box.exec("id -un", user="agent").stdout == "agent\n"
+        with box.spawn("id -un", user="agent") as output:
+            assert list(output) == [("stdout", b"agent\n")]
+        with box.pipes("id -un", user="agent") as pipes:
+            assert list(pipes) == [("stdout", b"agent\n")]
+        box.open_session("theirs", user="agent")
+        assert box.run("id -un", session="theirs").output == "agent\n"
+
+
 def test_a_terminal_of_anothers_or_nobodys_sandbox_is_refused(real, remote):
     status = remote.status()
     with real.client(BOB) as bob:
