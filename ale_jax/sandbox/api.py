@@ -93,6 +93,20 @@ class ProcessResult:
 
 
 @dataclasses.dataclass(frozen=True)
+class JobStatus:
+    """A process that goes on without a caller, as `ProcessResult`. exit_code: None while it runs.
+    seconds: since its start, or that it took."""
+
+    name: str
+    stdout: str
+    stderr: str
+    exit_code: int | None
+    timed_out: bool
+    omitted_bytes: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
 class FileInfo:
     """A directory entry. kind: "file", "directory", "link" or "other"; mode: permission bits, as
     chmod(1) takes them; modified: in whole seconds from 1970; undecodable bytes in the name are

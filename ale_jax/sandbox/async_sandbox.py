@@ -18,9 +18,10 @@ from ale_jax.sandbox.api import (
     SandboxStats,
     check_pattern,
 )
+from ale_jax.sandbox.background import BackgroundCalls
 from ale_jax.sandbox.exchange import FILES_S, RUN_GRACE_S, FileCalls, Machine, OutputSink, join
 from ale_jax.sandbox.ports import PortCalls
-from ale_jax.sandbox.process_calls import ProcessCalls, check_words
+from ale_jax.sandbox.process_calls import check_words
 from ale_jax.sandbox.runner import wire
 from ale_jax.sandbox.runner.wire import MAIN
 from ale_jax.sandbox.spec import SandboxSpec
@@ -72,7 +73,7 @@ START_S = 30.0
 EXIT_MISUSE = 2  # bash's own exit code for text that it cannot parse
 
 
-class AsyncSandbox(FileCalls, PortCalls, ProcessCalls):
+class AsyncSandbox(FileCalls, PortCalls, BackgroundCalls):
     """`api.Sandbox` with coroutines and further methods. Calls may run concurrently; each session
     runs one command at a time.
 
@@ -199,7 +200,12 @@ class AsyncSandbox(FileCalls, PortCalls, ProcessCalls):
 
     async def reset(self) -> None:
         await self._renewed({"do": "reset"})
+        self._forget_jobs()
         await self._fill()
+
+    async def restore(self, snapshot: bytes) -> None:
+        await super().restore(snapshot)
+        self._forget_jobs()
 
     async def kill_processes(self) -> None:
         await self._ask({"do": "kill"}, FILES_S)

@@ -124,6 +124,10 @@ class BlockingSandbox:
 
     run = blocking(AsyncSandbox.run)
     exec = blocking(AsyncSandbox.exec)
+    start_job = blocking(AsyncSandbox.start_job)
+    jobs = blocking(AsyncSandbox.jobs)
+    job = blocking(AsyncSandbox.job)
+    end_job = blocking(AsyncSandbox.end_job)
     open_session = blocking(AsyncSandbox.open_session)
     close_session = blocking(AsyncSandbox.close_session)
     begin = blocking(AsyncSandbox.begin)

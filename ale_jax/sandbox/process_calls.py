@@ -58,10 +58,10 @@ class ProcessCalls(Exchange):
 
         user: as for `open_session`.
         """
-        started, limit = time.monotonic(), self._limit(timeout)
-        job = self.spawn(argv, cwd=cwd, env=env, timeout=limit, user=user, keep=True)
+        started, limit, keep = time.monotonic(), self._limit(timeout), self.spec.output_bytes
+        job = self.spawn(argv, cwd=cwd, env=env, timeout=limit, user=user, keep=keep)
         async with self._bounded("exec", limit + RUN_GRACE_S):
-            answer = await job.communicate(stdin, self.spec.output_bytes)
+            answer = await job.communicate(stdin, keep)
         return await self._made(lambda: result_of(*answer, time.monotonic() - started))
 
     def spawn(
@@ -71,13 +71,13 @@ class ProcessCalls(Exchange):
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
         user: str = "",
-        keep: bool = False,
+        keep: int | None = None,
         terminal: tuple[int, int] | None = None,
     ) -> SandboxProcess:
         """Starts one process and returns it as a `SandboxProcess`, which streams its output.
 
         timeout: seconds, None for no limit.
-        keep: only send head and tail of the output, when the process has ended.
+        keep: only send head and tail, so many bytes of each output, when the process has ended.
         terminal: (rows, columns) of a terminal to run it in, instead of pipes.
 
         Errors: ValueError for an empty list, for an argument that no program can be given, and for
@@ -88,7 +88,7 @@ class ProcessCalls(Exchange):
             "job": f"job-{next(_numbers)}",
         }
         request |= {"timeout": timeout, "terminal": terminal}
-        request["output_bytes"] = self.spec.output_bytes if keep else None
+        request["output_bytes"] = keep
         stream = self._machine.link.open(request, body=True)
         return SandboxProcess(stream, request, self._ask, self._made)
 

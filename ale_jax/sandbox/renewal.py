@@ -63,3 +63,4 @@ class RenewableSandbox(AsyncSandbox):
     def _take(self, other: AsyncSandbox) -> None:
         self._machine, self._proxy, self._doors = other._machine, other._proxy, other._doors
         self._machine.link.accept = self._accept
+        self._forget_jobs()

@@ -33,7 +33,7 @@ class Asked(AsyncSandboxClient):
 
     async def do(self, call):
         self.calls.append(call)
-        self.requests.append(call.request(self._http))
+        self.requests.append(call.request(self.http))
         return {"interrupted": True} if call.endpoint is protocol.INTERRUPT else []
 
 
@@ -106,7 +106,7 @@ def test_an_operation_is_a_request(act, line, body, read_s):
 
 def test_a_process_whose_output_is_streamed_has_no_limit():
     client = AsyncSandboxClient("http://127.0.0.1/")
-    request = Call(protocol.SPAWN, "a/b", body={"argv": "ls"}).request(client._http)
+    request = Call(protocol.SPAWN, "a/b", body={"argv": "ls"}).request(client.http)
     assert request.extensions["timeout"]["read"] is None
     assert (request.method, request.url.raw_path.decode()) == ("POST", f"{BOX}/spawn")
 

@@ -23,12 +23,14 @@ POLL_S = 0.5
 FAILED = 1
 FAILED_EXEC = 125  # as in docker, since 1 could be the command's own exit code
 INTERRUPTED = 130
+STILL_RUNS = 75  # EX_TEMPFAIL of sysexits.h
 MAX_FILE = 64 << 20  # bytes of a single file that the service sends at once
 WORK = "/work"
+OWN_CODES = ("exec", "shell", "job")  # that end with the exit code of what they are about
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit code. For `exec` and `shell` it is the command's, or FAILED_EXEC."""
+    """Returns the exit code. For OWN_CODES it is the command's, or FAILED_EXEC."""
     arguments = make_parser().parse_args(argv)
     try:
         if arguments.command in LOCAL:
@@ -38,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (SandboxError, ValueError, OSError) as error:
         text = " ".join(_told(error, arguments).split())
         print(f"ale-sandbox {arguments.command}: {tables.printable(text)}", file=sys.stderr)
-        return FAILED_EXEC if arguments.command in ("exec", "shell") else FAILED
+        return FAILED_EXEC if arguments.command in OWN_CODES else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
 
@@ -67,16 +69,36 @@ def _exec(client: SandboxClient, arguments: argparse.Namespace) -> int:
         raise ValueError("name the command: ale-sandbox exec ID COMMAND")
     argv = words[0] if len(words) == 1 else words
     box = client.attach(arguments.id)
+    options = {"timeout": arguments.timeout, "cwd": arguments.cwd, "user": arguments.user}
+    if arguments.job:
+        box.start_job(arguments.job, argv, **options)
+        return 0
     if arguments.stdin:
         command = argv if isinstance(argv, str) else shlex.join(argv)
         inside = f"cd -- {shlex.quote(arguments.cwd)} || exit {FAILED_EXEC}\n{command}"
         return interactive.pipe(box, inside, arguments.user, arguments.timeout)
-    options = {"timeout": arguments.timeout, "cwd": arguments.cwd, "user": arguments.user}
     with box.spawn(argv, **options) as output:
         for kind, data in output:
             interactive.show(kind, data)
     assert output.exit_code is not None
     return output.exit_code
+
+
+def _jobs(client: SandboxClient, arguments: argparse.Namespace) -> int:
+    print("".join(f"{name}\n" for name in client.attach(arguments.id).jobs()), end="")
+    return 0
+
+
+def _job(client: SandboxClient, arguments: argparse.Namespace) -> int:
+    box = client.attach(arguments.id)
+    found = box.job(arguments.name, arguments.wait)
+    interactive.show("stdout", found.stdout.encode())
+    interactive.show("stderr", found.stderr.encode())
+    if arguments.end:
+        box.end_job(arguments.name)
+    elif found.exit_code is None:
+        print(f"ale-sandbox job: it runs, since {found.seconds:.0f} s", file=sys.stderr)
+    return STILL_RUNS if found.exit_code is None else found.exit_code
 
 
 def _shell(arguments: argparse.Namespace) -> int:
@@ -310,6 +332,8 @@ LOCAL: Mapping[str, Callable[[argparse.Namespace], int]] = {
 REMOTE: Mapping[str, Callable[[SandboxClient, argparse.Namespace], int]] = {
     "start": _start,
     "exec": _exec,
+    "jobs": _jobs,
+    "job": _job,
     "cp": _copy,
     "ps": _list,
     "stats": _stats,

@@ -49,6 +49,7 @@ def make_parser() -> argparse.ArgumentParser:
     start.add_argument("--idle", type=float, default=0.0, help="idle seconds until it is stopped")
     start.add_argument("--deadline", type=float, default=0.0, help="seconds until it is stopped")
     _add_exec(commands)
+    _add_jobs(commands)
     shell = commands.add_parser("shell", help="an interactive terminal; Ctrl-] leaves it")
     _add_id(shell)
     shell.add_argument("--run", default="bash -i", metavar="COMMAND")
@@ -111,10 +112,13 @@ def _add_exec(commands: Any) -> None:
     run = commands.add_parser(
         "exec",
         help="run a command; its exit code becomes this one's",
-        usage="ale-sandbox exec [-i] [--cwd CWD] [--user NAME] [--timeout SECONDS]"
+        usage="ale-sandbox exec [-i | --job NAME] [--cwd CWD] [--user NAME] [--timeout SECONDS]"
         " ID COMMAND [ARGUMENT ...]",
     )
     run.add_argument("-i", "--stdin", action="store_true", help="forward standard input")
+    run.add_argument(
+        "--job", default="", metavar="NAME", help="leave it running; `job` comes back to it"
+    )
     run.add_argument("--cwd", default="/work", help="working directory (/work)")
     run.add_argument("--user", default="", metavar="NAME", help="in a sandbox whose user is root")
     run.add_argument("--timeout", type=float, help="seconds; no limit by default")
@@ -126,6 +130,18 @@ def _add_exec(commands: Any) -> None:
         metavar="COMMAND",
         help="one word: a bash command line; more: program and arguments",
     )
+
+
+def _add_jobs(commands: Any) -> None:
+    jobs = commands.add_parser("jobs", help="list what `exec --job` has started")
+    _add_id(jobs)
+    job = commands.add_parser("job", help="show what a job has written; its exit code, or 75")
+    _add_id(job)
+    job.add_argument("name", metavar="NAME")
+    job.add_argument(
+        "--wait", type=float, default=0.0, metavar="SECONDS", help="for its end, at most so long"
+    )
+    job.add_argument("--end", action="store_true", help="kill it and forget it, after that")
 
 
 def _add_states(commands: Any) -> None:

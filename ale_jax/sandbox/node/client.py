@@ -56,6 +56,7 @@ CALL_PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "run": protocol.RUN.value,
     "exec": protocol.EXEC.value,
     "expect": protocol.EXPECT.value,
+    "job": protocol.JOB.value,
     "list": protocol.LIST.value,
     "stats": lambda values: record_from(SandboxStats, values),
 }

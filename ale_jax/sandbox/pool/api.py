@@ -17,7 +17,7 @@ from ale_jax.sandbox.spec import SandboxSpec
 # Methods that `SandboxPool.call` accepts: those of `AsyncSandbox` that exchange plain data.
 METHODS = (
     *("run", "open_session", "close_session", "interrupt", "exec", "kill_processes", "stats"),
-    *("begin", "send", "expect"),
+    *("begin", "send", "expect", "start_job", "jobs", "job", "end_job"),
     *("read", "write", "list", "pack", "unpack", "snapshot", "restore", "reset"),
 )
 

@@ -119,6 +119,14 @@ class Job:
             "kept": [[len(kept.head), kept.omitted] for kept in self._kept.values()],
         }
 
+    async def show(self, stream: RunnerStream) -> dict:
+        """Sends what is kept so far of standard output, and then of standard error."""
+        shown = [bytes(kept.head) + kept.tail() for kept in self._kept.values()]
+        kept = [[len(kept.head), kept.omitted] for kept in self._kept.values()]
+        for data in shown:
+            await stream.send(data)
+        return {"stdout_bytes": len(shown[0]), "kept": kept}
+
     async def _feed(self) -> None:
         while data := await self._stream.receive():
             unfed = memoryview(data)

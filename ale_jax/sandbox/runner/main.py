@@ -221,6 +221,10 @@ class Runner:
             job.signal(request["signal"])
         return {}
 
+    async def do_peek(self, request: Request, stream: RunnerStream) -> dict:
+        """Sends what a job whose output is kept has written so far."""
+        return await self._job(request).show(stream)
+
     async def do_resize(self, request: Request, stream: RunnerStream) -> dict:
         self._job(request).resize(request["rows"], request["columns"])
         return {}

@@ -19,7 +19,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 import httpx
 
-from ale_jax.sandbox.api import ExecResult, Expected, FileInfo, ProcessResult, SandboxError
+from ale_jax.sandbox.api import ExecResult, Expected, FileInfo, SandboxError
 from ale_jax.sandbox.pool.api import (
     NodeStatus,
     SandboxGone,
@@ -36,19 +36,12 @@ from ale_jax.sandbox.sdk.calls import (
     exchange,
     form_of,
     http_options,
-    process_body,
     tls_context,
 )
-from ale_jax.sandbox.sdk.streams import (
-    AsyncOutput,
-    AsyncPipes,
-    AsyncTerminal,
-    Interaction,
-    WebSockets,
-    relayed,
-)
+from ale_jax.sandbox.sdk.processes import Processes
+from ale_jax.sandbox.sdk.streams import WebSockets, relayed
 from ale_jax.sandbox.service import protocol, uploads
-from ale_jax.sandbox.service.protocol import Endpoint, EventsAnswer, PoolStats, TenantUsage, plain
+from ale_jax.sandbox.service.protocol import EventsAnswer, PoolStats, TenantUsage, plain
 from ale_jax.sandbox.spec import SandboxSpec
 
 T = TypeVar("T")
@@ -82,8 +75,8 @@ class AsyncSandboxClient:
         in_clear: bool = False,
     ):
         tls = tls_context(url, verify)
-        self._http = httpx.AsyncClient(**http_options(url, token, tls, in_clear))
-        self._sockets = WebSockets(url.rstrip("/"), token, tls)
+        self.http = httpx.AsyncClient(**http_options(url, token, tls, in_clear))
+        self.sockets = WebSockets(url.rstrip("/"), token, tls)
         self._has_answered = False
 
     def start(self, spec: SandboxSpec, **options: Unpack[StartOptions]) -> Starting:
@@ -98,7 +91,7 @@ class AsyncSandboxClient:
     ) -> list[AsyncRemoteSandbox]:
         """Starts `count + spare` identical sandboxes; returns the first `count` that are ready."""
         body = plain(StartRequest(spec, **options)) | {"count": count, "spare": spare}
-        return self._boxes(await self.do(Call(protocol.START_MANY, body=body)))
+        return self.boxes(await self.do(Call(protocol.START_MANY, body=body)))
 
     async def attach(self, id: str) -> AsyncRemoteSandbox:
         """Returns a sandbox that was started elsewhere. SandboxGone if you have none with that
@@ -130,9 +123,9 @@ class AsyncSandboxClient:
         return await self.do(Call(protocol.EVENTS, params=params))
 
     async def do(self, call: Call[T]) -> T:
-        request = call.request(self._http)
+        request = call.request(self.http)
         try:
-            result = await exchange(call, request, self._http.send, self._has_answered)
+            result = await exchange(call, request, self.http.send, self._has_answered)
         except asyncio.CancelledError:
             if call.endpoint.ends_with_caller:
                 await self._cancel(request.headers[REQUEST_ID])
@@ -149,7 +142,7 @@ class AsyncSandboxClient:
 
     async def close(self) -> None:
         """Closes the connections; sandboxes keep running."""
-        await self._http.aclose()
+        await self.http.aclose()
 
     async def __aenter__(self) -> AsyncSandboxClient:
         return self
@@ -160,7 +153,7 @@ class AsyncSandboxClient:
     async def _started(self, request: StartRequest) -> AsyncRemoteSandbox:
         return AsyncRemoteSandbox(self, await self.do(Call(protocol.START, body=plain(request))))
 
-    def _boxes(self, statuses: list[Status]) -> list[AsyncRemoteSandbox]:
+    def boxes(self, statuses: list[Status]) -> list[AsyncRemoteSandbox]:
         return [AsyncRemoteSandbox(self, status) for status in statuses]
 
 
@@ -191,12 +184,12 @@ class Starting(AbstractAsyncContextManager["AsyncRemoteSandbox"]):
         await self._box.close()
 
 
-class AsyncRemoteSandbox:
+class AsyncRemoteSandbox(Processes):
     """A sandbox of the service. Leaving its `async with` block stops it."""
 
     def __init__(self, client: AsyncSandboxClient, status: Status):
-        self.id, self.spec = status.id, status.spec
-        self._client = client
+        super().__init__(client, status.id, status.spec)
+        self._boxes = client.boxes
 
     async def run(
         self, command: str, timeout: float | None = None, session: str = MAIN
@@ -205,45 +198,6 @@ class AsyncRemoteSandbox:
         body = {"command": command, "timeout": timeout, "session": session}
         return await self._do(protocol.RUN, body=body, seconds=self._limit(timeout))
 
-    async def exec(
-        self,
-        argv: Sequence[str] | str,
-        timeout: float | None = None,
-        stdin: bytes = b"",
-        cwd: str = "/work",
-        env: Mapping[str, str] | None = None,
-        user: str = "",
-    ) -> ProcessResult:
-        """Runs a process outside every session; a string is a command line for bash. user: as for
-        `open_session`."""
-        body = process_body(argv, timeout, stdin, cwd, env, user)
-        return await self._do(protocol.EXEC, body=body, seconds=self._limit(timeout))
-
-    def spawn(
-        self,
-        argv: Sequence[str] | str,
-        timeout: float | None = None,
-        stdin: bytes = b"",
-        cwd: str = "/work",
-        env: Mapping[str, str] | None = None,
-        user: str = "",
-    ) -> AsyncOutput:
-        """Starts a process and streams its output. timeout: seconds; None: no limit."""
-        body = process_body(argv, timeout, stdin, cwd, env, user)
-        http = self._client._http
-        return AsyncOutput(http, Call(protocol.SPAWN, self.id, body=body).request(http), self.id)
-
-    def terminal(
-        self, command: str = "bash -i", rows: int = 24, columns: int = 80, user: str = ""
-    ) -> AsyncTerminal:
-        """Runs a bash command on a terminal."""
-        line = Interaction(self.id, command, rows, columns, user)
-        return AsyncTerminal(self._client._sockets, line)
-
-    def pipes(self, command: str, user: str = "") -> AsyncPipes:
-        """Runs a bash command whose input is sent while its output arrives."""
-        return AsyncPipes(self._client._sockets, Interaction(self.id, command, 0, 0, user))
-
     def relay(self, port: int, host: str, target: int) -> AbstractAsyncContextManager[None]:
         """Lets programs in the sandbox reach `target` of `host`, as this process reaches it, at
         `port` of their loopback, whatever the network policy, for the duration of the block.
@@ -251,7 +205,7 @@ class AsyncRemoteSandbox:
         Errors: SandboxError if the port is in use; at the end of the block SandboxLost, if the
         relay broke in it.
         """
-        return relayed(self._client._sockets, self.id, port, relay_to(host, target))
+        return relayed(self._client.sockets, self.id, port, relay_to(host, target))
 
     async def open_session(
         self,
@@ -345,7 +299,7 @@ class AsyncRemoteSandbox:
 
     async def fork(self, count: int = 1) -> Sequence[AsyncRemoteSandbox]:
         """Starts `count` new sandboxes with the same working files."""
-        return self._client._boxes(await self._do(protocol.FORK, body={"count": count}))
+        return self._boxes(await self._do(protocol.FORK, body={"count": count}))
 
     async def reset(self) -> None:
         """Resets the sandbox: nothing runs, /work and /tmp are empty."""
@@ -371,10 +325,3 @@ class AsyncRemoteSandbox:
 
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
-
-    async def _do(self, endpoint: Endpoint[T], **parts: Any) -> T:
-        """parts: fields of the `Call`."""
-        return await self._client.do(Call(endpoint, self.id, **parts))
-
-    def _limit(self, timeout: float | None) -> float:
-        return self.spec.command_seconds if timeout is None else timeout

@@ -4,14 +4,13 @@ failure becomes."""
 from __future__ import annotations
 
 import asyncio
-import base64
 import dataclasses
 import ipaddress
 import json
 import math
 import secrets
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from types import NoneType
 from typing import Any, Generic, TypedDict, TypeVar, cast
 from urllib.parse import quote, urlsplit
@@ -46,8 +45,9 @@ class Call(Generic[T]):
     endpoint: Endpoint[T]
     id: str = ""
     session: str = ""
+    job: str = ""
     request_id: str = ""
-    params: Mapping[str, str | int] = dataclasses.field(default_factory=dict)
+    params: Mapping[str, str | int | float] = dataclasses.field(default_factory=dict)
     body: Mapping[str, Any] | None = None  # sent as JSON
     content: bytes | None = None  # or sent as it is
     content_type: str = ""
@@ -69,6 +69,7 @@ class Call(Generic[T]):
             self.endpoint.path.format(
                 id=quote(self.id, safe=""),
                 session=quote(self.session, safe=""),
+                job=quote(self.job, safe=""),
                 request=self.request_id,
             ),
             params=dict(self.params),
@@ -206,20 +207,6 @@ def tls_context(url: str, verify: ssl.SSLContext | bool) -> ssl.SSLContext | Non
     if not url.startswith("https://"):
         return None
     return httpx.create_ssl_context(verify, trust_env=False)
-
-
-def process_body(
-    argv: Sequence[str] | str,
-    timeout: float | None,
-    stdin: bytes,
-    cwd: str,
-    env: Mapping[str, str] | None,
-    user: str,
-) -> dict[str, Any]:
-    """Describes a process in the form that the service expects."""
-    words = argv if isinstance(argv, str) else list(argv)
-    values = {"argv": words, "timeout": timeout, "cwd": cwd, "env": dict(env or {}), "user": user}
-    return values | {"stdin": base64.b64encode(stdin).decode()}
 
 
 def form_of(files: Mapping[str, bytes]) -> tuple[bytes, str]:

@@ -74,6 +74,10 @@ class RemoteSandbox:
 
     run = blocking(AsyncRemoteSandbox.run)
     exec = blocking(AsyncRemoteSandbox.exec)
+    start_job = blocking(AsyncRemoteSandbox.start_job)
+    jobs = blocking(AsyncRemoteSandbox.jobs)
+    job = blocking(AsyncRemoteSandbox.job)
+    end_job = blocking(AsyncRemoteSandbox.end_job)
     open_session = blocking(AsyncRemoteSandbox.open_session)
     close_session = blocking(AsyncRemoteSandbox.close_session)
     interrupt = blocking(AsyncRemoteSandbox.interrupt)

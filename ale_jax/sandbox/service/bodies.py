@@ -56,6 +56,7 @@ Timeout = Annotated[float | None, Field(gt=0, description="Seconds; null: comman
 Env = Annotated[
     dict[str, str], Field(default_factory=dict, description="Additional environment variables.")
 ]
+Name = Annotated[str, Field(pattern=ID, description="Chosen by you.")]
 Cwd = Annotated[str, Field(description="Working directory.")]
 User = Annotated[
     str, Field(description="Its name in /etc/passwd; another than the spec's needs its user root.")
@@ -175,10 +176,16 @@ class ProcessBody(Body):
         return values | {"stdin": stdin}
 
 
+class JobBody(ProcessBody):
+    """A process that goes on without you. timeout: null: no limit."""
+
+    name: Name
+
+
 class SessionBody(Body):
     """Another session."""
 
-    name: str = Field(pattern=ID)
+    name: Name
     env: Env
     cwd: Cwd = "/work"
     user: User = ""
@@ -246,6 +253,7 @@ async def caller_of(request: Request) -> Caller:
 By = Annotated[Caller, Depends(caller_of)]
 Id = Annotated[str, Path(description="The sandbox's id.", max_length=256)]
 Session = Annotated[str, Path(description="The session's name.", pattern=ID)]
+Job = Annotated[str, Path(description="The job's name.", pattern=ID)]
 RequestId = Annotated[str, Path(description="Its X-Request-Id.", pattern=REQUEST_ID)]
 
 

@@ -17,6 +17,7 @@ from ale_jax.sandbox.api import (
     ExecResult,
     Expected,
     FileInfo,
+    JobStatus,
     ProcessResult,
     SandboxError,
     SandboxLost,
@@ -212,10 +213,10 @@ WARM_S = 3600.0  # an image may have to be built
 class Endpoint(Generic[R]):
     """One operation.
 
-    path: with {id} of the sandbox, {session} or {request}, where it concerns one. answer: what the
-    response's JSON holds; `bytes`: its content is not JSON; `NoneType`: it is empty. seconds: how
-    long a call may take, unless its arguments say so. ends_with_caller: what it does ends if the
-    caller is cancelled.
+    path: with {id} of the sandbox, {session}, {job} or {request}, where it concerns one. answer:
+    what the response's JSON holds; `bytes`: its content is not JSON; `NoneType`: it is empty.
+    seconds: how long a call may take, unless its arguments say so. ends_with_caller: what it does
+    ends if the caller is cancelled.
     """
 
     method: str
@@ -247,6 +248,10 @@ CANCEL = Endpoint("DELETE", "/v1/requests/{request}", NoneType, 204)
 RUN = Endpoint("POST", f"{BOX}/run", ExecResult, ends_with_caller=True)
 EXEC = Endpoint("POST", f"{BOX}/exec", ProcessResult, ends_with_caller=True)
 SPAWN = Endpoint("POST", f"{BOX}/spawn", bytes, seconds=math.inf)
+START_JOB = Endpoint("POST", f"{BOX}/jobs", NoneType, 204)
+JOBS = Endpoint("GET", f"{BOX}/jobs", list[str])
+JOB = Endpoint("GET", f"{BOX}/jobs/{{job}}", JobStatus)
+END_JOB = Endpoint("DELETE", f"{BOX}/jobs/{{job}}", NoneType, 204)
 OPEN_SESSION = Endpoint("POST", f"{BOX}/sessions", NoneType, 204)
 CLOSE_SESSION = Endpoint("DELETE", SESSION, NoneType, 204)
 INTERRUPT = Endpoint("POST", f"{SESSION}/interrupt", Interrupted)

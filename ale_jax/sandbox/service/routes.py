@@ -28,6 +28,8 @@ from ale_jax.sandbox.service.bodies import (
     ForkBody,
     Id,
     InterruptBody,
+    Job,
+    JobBody,
     ProcessBody,
     RenewBody,
     RequestId,
@@ -136,6 +138,9 @@ async def fork(id: Id, body: ForkBody, by: By) -> Response:
 
 command_router = APIRouter(tags=["commands"], responses=ERRORS)
 
+MAX_WAIT_S = 3600.0
+Seconds = Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="To wait for its end.")]
+
 log = logging.getLogger(__name__)
 
 
@@ -174,6 +179,34 @@ async def spawn(id: Id, body: ProcessBody, by: By) -> Response:
     # and such events cannot carry bytes.
     lines = _lines(await by.stream(id, **body.arguments()))
     return ClosingResponse(lines, media_type=NDJSON, headers={"Cache-Control": "no-store"})
+
+
+@serves(command_router, protocol.START_JOB)
+async def start_job(id: Id, body: JobBody, by: By) -> Response:
+    """Starts a process that goes on without you, and answers at once. 409 if there is a job with
+    its name, or are too many. It does not count as use of the sandbox."""
+    await by.call(id, "start_job", name=body.name, **body.arguments())
+    return nothing()
+
+
+@serves(command_router, protocol.JOBS)
+async def jobs(id: Id, by: By) -> Response:
+    """Lists the names of the jobs, also of those whose process has ended."""
+    return reply(await by.call(id, "jobs"))
+
+
+@serves(command_router, protocol.JOB)
+async def job(id: Id, job: Job, by: By, seconds: Seconds = 0.0) -> Response:
+    """Returns head and tail of what a job has written, and its exit code, which is null while it
+    runs. Waits for its end for `seconds`. 409 if there is no such job."""
+    return reply(await by.call(id, "job", name=job, seconds=seconds))
+
+
+@serves(command_router, protocol.END_JOB)
+async def end_job(id: Id, job: Job, by: By) -> Response:
+    """Kills a job and everything that it has started, and forgets it. 409 if there is none."""
+    await by.call(id, "end_job", name=job)
+    return nothing()
 
 
 @serves(command_router, protocol.OPEN_SESSION)

@@ -181,6 +181,19 @@ def test_what_lives_and_what_has_ended_are_told_apart(real, line, id):
     assert f"{id}  sandbox_started" in events and f"{other}  sandbox_ended" in events
 
 
+def test_a_command_is_left_and_come_back_to(line, id):
+    waits = "echo out; echo err >&2; until [ -e go ]; do sleep 0.01; done; exit 3"
+    assert line("exec", "--job", "build", id, waits) == (0, "", "")
+    assert line("jobs", id) == (0, "build\n", "")
+    while (found := line("job", id, "build"))[1] != "out\n":
+        pass
+    assert found[0] == 75 and found[2].startswith("err\nale-sandbox job: it runs, since ")
+    line("exec", id, "touch go")
+    assert line("job", id, "build", "--wait=60", "--end") == (3, "out\n", "err\n")
+    told = "ale-sandbox job: sandbox_error: there is no job 'build'\n"
+    assert line("job", id, "build")[::2] == (125, told.replace("sandbox_error: ", ""))
+
+
 def test_a_lost_sandbox_is_called_lost(real, line, id):
     pooled = real.pool._lifecycle.sandboxes[f"ann~{id}"]
     pooled.sandbox._machine.link.fail("the runner is gone")

@@ -281,6 +281,20 @@ def test_a_command_may_be_longer_than_a_url_and_than_an_argument(remote):
         remote.exec(["echo", "x" * 300_000])
 
 
+def test_jobs_go_on_without_their_client(real, remote):
+    remote.start_job("build", "echo out; read x; echo $x; exit 3", stdin=b"in\n")
+    with real.client() as another:
+        ended = another.attach(remote.id).job("build", seconds=60)
+    assert (ended.stdout, ended.exit_code) == ("out\nin\n", 3) and remote.jobs() == ["build"]
+    with pytest.raises(SandboxError, match="job 'build' exists already"):
+        remote.start_job("build", "true")
+    remote.end_job("build")
+    with pytest.raises(SandboxError, match="there is no job 'build'"):
+        remote.job("build")
+    with pytest.raises(ValueError, match="name: String should match pattern"):
+        remote.start_job("a b", "true")
+
+
 def test_a_user_that_is_not_there_is_refused_by_each_way(remote):
     told = "user 'nobody': only a sandbox with user root has other users"
     for act in (remote.exec, lambda *words, user: remote.open_session("s", user=user)):
