@@ -188,7 +188,7 @@ class FileCalls(Exchange):
         """Makes `path` (absolute) a directory that contains only `files` (paths relative to it),
         and that only the agent's user may enter.
 
-        Removes whatever is at or in the way of `path`, so no process of the agent may be alive.
+        Kills the agent's processes, and removes whatever is at or in the way of `path`.
 
         Errors: as `write`; OSError for a path that is not writable.
         """

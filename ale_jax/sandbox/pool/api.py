@@ -14,11 +14,12 @@ from ale_jax.sandbox.pool.accounting import Room, Usage
 from ale_jax.sandbox.relay import Carried
 from ale_jax.sandbox.spec import SandboxSpec
 
-# Methods that `SandboxPool.call` accepts: those of `AsyncSandbox` that exchange plain data.
+# Methods that `SandboxPool.call` accepts: those of `RenewableSandbox` that exchange plain data.
 METHODS = (
     *("run", "open_session", "close_session", "interrupt", "exec", "kill_processes", "stats"),
     *("begin", "send", "expect", "start_job", "jobs", "job", "end_job"),
     *("read", "write", "list", "pack", "unpack", "snapshot", "restore", "reset"),
+    *("replace_directory", "renew"),
 )
 
 

@@ -294,8 +294,10 @@ class Runner:
         return {}
 
     async def do_replace(self, request: Request, stream: RunnerStream) -> dict:
-        """Replaces whatever is at `path` with a directory that contains only the files."""
+        """Replaces whatever is at `path` with a directory that contains only the files. Kills all
+        processes first: one that lives could exchange what is looked at for something else."""
         path = request["path"]
+        await self.do_kill(request, stream)
         files.empty_directory(path, self.agent.rights.uid, self._mounts.within(path))
         await _write(request["files"], stream, path)
         return {}

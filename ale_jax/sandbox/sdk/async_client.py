@@ -256,6 +256,14 @@ class AsyncRemoteSandbox(Processes):
         content, kind = form_of(files)
         await self._do(protocol.WRITE, content=content, content_type=kind)
 
+    async def replace_directory(self, path: str, files: Mapping[str, bytes]) -> None:
+        """Kills the agent's processes, and makes `path` (absolute) a directory that contains only
+        `files` (paths relative to it), which only the agent's user may enter. ValueError, OSError.
+        """
+        content, kind = form_of(files)
+        params = {"path": path}
+        await self._do(protocol.REPLACE, params=params, content=content, content_type=kind)
+
     async def list(self, path: str = "/work") -> Sequence[FileInfo]:
         """Lists a directory. FileNotFoundError."""
         return await self._do(protocol.LIST, params={"path": path})
@@ -304,6 +312,11 @@ class AsyncRemoteSandbox(Processes):
     async def reset(self) -> None:
         """Resets the sandbox: nothing runs, /work and /tmp are empty."""
         await self._do(protocol.RESET)
+
+    async def replace_machine(self) -> None:
+        """As `reset`, but on another machine, where nothing of this sandbox has run before. Takes
+        as long as a start."""
+        await self._do(protocol.MACHINE)
 
     async def kill_processes(self) -> None:
         """Kills everything that the agent started. Files are kept."""

@@ -20,7 +20,7 @@ from ale_jax.sandbox.service.tenants import TenantAccount, Ticket, Turns
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 FOR_CALLER = re.compile(r"/v1/sandboxes(/many|/[^/]+/(run|exec|fork|sessions/[^/]+/expect))?")
-UPLOADS = re.compile(r".*/(files|archive|upload)")
+UPLOADS = re.compile(r".*/(files|directory|archive|upload)")
 CHANGES = ("POST", "PUT", "DELETE")
 PIECE = 128 << 10  # bytes; no less than a chunk of a process's output in base64
 

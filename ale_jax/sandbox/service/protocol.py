@@ -259,11 +259,13 @@ BEGIN = Endpoint("POST", f"{SESSION}/begin", NoneType, 204)
 SEND = Endpoint("POST", f"{SESSION}/send", NoneType, 204)
 EXPECT = Endpoint("POST", f"{SESSION}/expect", Expected, ends_with_caller=True)
 RESET = Endpoint("POST", f"{BOX}/reset", NoneType, 204)
+MACHINE = Endpoint("POST", f"{BOX}/machine", NoneType, 204, START_S)
 KILL_PROCESSES = Endpoint("POST", f"{BOX}/kill", NoneType, 204)
 
 READ = Endpoint("GET", f"{BOX}/files", bytes, seconds=FILES_S)
 WRITE = Endpoint("POST", f"{BOX}/files", NoneType, 204, FILES_S)
 LIST = Endpoint("GET", f"{BOX}/directory", list[FileInfo])
+REPLACE = Endpoint("PUT", f"{BOX}/directory", NoneType, 204, FILES_S)
 PACK = Endpoint("GET", f"{BOX}/archive", bytes, seconds=FILES_S)
 UNPACK = Endpoint("PUT", f"{BOX}/archive", NoneType, 204, FILES_S)
 

@@ -8,7 +8,7 @@ import contextlib
 import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import unquote
 
 from fastapi import APIRouter, Query, Request, Response
@@ -265,6 +265,14 @@ async def reset(id: Id, by: By) -> Response:
     return nothing()
 
 
+@serves(command_router, protocol.MACHINE)
+async def replace_machine(id: Id, by: By) -> Response:
+    """As a reset, but on another machine, where nothing of the sandbox has run before. It keeps its
+    id, and takes as long as a start. After an error it has its old machine."""
+    await by.call(id, "renew")
+    return nothing()
+
+
 @serves(command_router, protocol.KILL_PROCESSES)
 async def kill_processes(id: Id, by: By) -> Response:
     """Kills everything that the agent started. Files are kept."""
@@ -303,7 +311,7 @@ MAX_READ = 64 << 20
 file_router = APIRouter(tags=["files"], responses=ERRORS)
 FilePath = Annotated[str, Query(description="Relative to /work, or absolute.", max_length=4096)]
 Count = Annotated[int, Query(ge=0, le=MAX_READ, description="Maximum number of bytes.")]
-FORM = "One file per part; the part's name is its path below /work, percent-encoded."
+FORM = "One file per part; the part's name is its path below {}, percent-encoded."
 
 
 @serves(file_router, protocol.READ, response_class=Response, responses=binary("The content."))
@@ -323,11 +331,28 @@ async def write_file(id: Id, by: By, path: FilePath, request: Request) -> Respon
     return nothing()
 
 
-@serves(file_router, protocol.WRITE, openapi_extra=raw_body(FORM, "multipart/form-data"))
+def _form(root: str) -> dict[str, Any]:
+    return raw_body(FORM.format(root), "multipart/form-data")
+
+
+async def _files(request: Request) -> dict[str, bytes]:
+    parts = parse_form(request.headers.get("content-type", ""), await request.body())
+    return {unquote(part.name): part.data for part in parts}
+
+
+@serves(file_router, protocol.WRITE, openapi_extra=_form("/work"))
 async def write_files(id: Id, by: By, request: Request) -> Response:
     """Writes several files below /work."""
-    parts = parse_form(request.headers.get("content-type", ""), await request.body())
-    await by.call(id, "write", files={unquote(part.name): part.data for part in parts})
+    await by.call(id, "write", files=await _files(request))
+    return nothing()
+
+
+@serves(file_router, protocol.REPLACE, openapi_extra=_form("the directory"))
+async def replace_directory(id: Id, by: By, path: FilePath, request: Request) -> Response:
+    """Kills everything that the agent started, removes whatever is at an absolute path, and makes
+    it a directory with these files only, which the agent's user alone may enter. For tests that
+    judge what the agent left."""
+    await by.call(id, "replace_directory", path=path, files=await _files(request))
     return nothing()
 
 

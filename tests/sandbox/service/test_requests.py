@@ -90,7 +90,12 @@ def test_a_body_that_is_too_long_is_refused(http, box, memory):
     files = "/v1/sandboxes/box-0/files?path=x"
     assert http.put(files, content=b"x" * SMALL.upload_bytes).status_code == 204
     assert http.put(files, content=b"x" * (SMALL.upload_bytes + 1)).status_code == 413
-    assert [method for _, method, _ in memory.pool.calls] == ["write"]
+    directory = "/v1/sandboxes/box-0/directory?path=/tests"
+    for size, status in ((SMALL.upload_bytes, 413), (SMALL.upload_bytes - 1000, 204)):
+        content, kind = calls.form_of({"x": b"x" * size})
+        answer = http.put(directory, content=content, headers={"Content-Type": kind})
+        assert answer.status_code == status
+    assert [method for _, method, _ in memory.pool.calls] == ["write", "replace_directory"]
 
 
 def test_a_body_that_never_ends_is_given_up(memory, box):
