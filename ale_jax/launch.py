@@ -31,7 +31,7 @@ from absl import flags
 
 from ale_jax.command_line import described_choices, help_text, read_config, read_flags
 from ale_jax.errors import EXIT_FAILED, RunFailed
-from ale_jax.sandbox.api import SandboxStartError
+from ale_jax.sandbox.api import SandboxError
 from ale_jax.system.lasting_output import keep_writable
 from ale_jax.system.lease import require_free
 from ale_jax.system.stopping import ANOTHER_WAS_TOLD, INTERRUPTED, StopSignals
@@ -79,7 +79,7 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted: the same command continues from the last checkpoint", file=sys.stderr)
         return INTERRUPTED
-    except (ValueError, OSError, RunFailed, SandboxStartError, flags.Error) as error:
+    except (ValueError, OSError, RunFailed, SandboxError, flags.Error) as error:
         if debug:
             traceback.print_exc()
         print(f"error: {_one_line(error)}", file=sys.stderr)

@@ -6,11 +6,13 @@ import dataclasses
 import re
 
 from ale_jax.config.setting import Settings, section, setting
+from ale_jax.sandbox.sdk.login import TOKEN
 
 RUNTIMES = ("auto", "docker", "bubblewrap")
 RAY, THREADS = "ray", "threads"
 RESOURCE = re.compile(r"([\w.:-]+)=(\d+(?:\.\d+)?)")
 LABEL = re.compile(r"([\w./-]+)=([\w.-]+)")
+SERVICE = re.compile(r"https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?/?")
 OWN_FIELDS = ("CPU", "GPU", "memory", "object_store_memory")  # Ray has options for them
 A_DAY = 86400.0
 
@@ -79,8 +81,9 @@ class RolloutConfig(Settings):
 
     runtime: str = setting(
         "auto",
-        'sandbox runtime; "auto" uses Docker if its daemon answers, and otherwise bubblewrap.',
-        choices=RUNTIMES,
+        'sandbox runtime: "docker", "bubblewrap", or "auto", which is Docker if its daemon '
+        "answers, and otherwise bubblewrap; or the URL (http://HOST:PORT) of a service of "
+        f"sandboxes (`ale-sandbox serve`), whose token is in the variable {TOKEN}.",
     )
     actors: int = setting(4, "rollout workers.", at_least=1)
     episodes_per_actor: int = setting(
@@ -110,11 +113,36 @@ class RolloutConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _check_runtime(self.runtime)
         if self.workers == THREADS and self.placement != PlacementConfig():
             raise ValueError(
                 f"placement {self.placement} is for Ray's actors, and workers are {THREADS}: leave "
                 f"it out, or set workers to {RAY}"
             )
+
+
+def is_service(runtime: str) -> bool:
+    """Returns whether the sandboxes are those of a service, whose URL this is."""
+    return runtime.startswith(("http://", "https://"))
+
+
+def _check_runtime(runtime: str) -> None:
+    if not is_service(runtime):
+        if runtime not in RUNTIMES:
+            raise ValueError(
+                f"runtime {runtime!r:.80} is unknown: choose one of {', '.join(RUNTIMES)}, or "
+                "http://HOST:PORT of a service"
+            )
+        return
+    if "@" in runtime:  # not repeated, as it may be a secret
+        raise ValueError(
+            f"runtime names a user or token, and configs are recorded: put the token into the "
+            f"variable {TOKEN}"
+        )
+    if not SERVICE.fullmatch(runtime):
+        raise ValueError(
+            f"runtime {runtime!r:.140} must be http://HOST:PORT or https://HOST:PORT of a service"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,21 +14,23 @@ from ale_jax.records import EpisodeKey, Prefix, Task
 from ale_jax.rollout.play import EpisodeResult, EpisodeRunner
 from ale_jax.rollout.policy_client import PolicyClient
 from ale_jax.sandbox.api import Sandbox
-from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.sandbox.runtime import runtime_of_run
+from ale_jax.sandbox.sdk.login import ServiceLogin
 from ale_jax.sandbox.spec import SandboxSpec
 
 
 @dataclasses.dataclass(frozen=True)
 class WorkerSpec:
-    """The configuration of a rollout worker. runtime: name of the sandbox runtime. sandbox: None if
-    no task needs a sandbox. agent: with a command, it plays instead of our own loop. solved_at: as
-    in `WorldsConfig`."""
+    """The configuration of a rollout worker. runtime: name of the sandbox runtime, or URL of the
+    service of sandboxes, to which `login` belongs. sandbox: None if no task needs a sandbox. agent:
+    with a command, it plays instead of our own loop. solved_at: as in `WorldsConfig`."""
 
     runtime: str
     sandbox: SandboxSpec | None
     limits: AgentLimits
     agent: ExternalAgent = dataclasses.field(default_factory=ExternalAgent)
     solved_at: tuple[tuple[str, float], ...] = ()
+    login: ServiceLogin = dataclasses.field(default_factory=ServiceLogin)
 
 
 class Worlds(Protocol):
@@ -44,7 +46,7 @@ class RolloutWorker:
 
     def __init__(self, spec: WorkerSpec, worlds: Worlds):
         self._agent, self._solved_at = spec.agent, dict(spec.solved_at)
-        start_sandbox = _starter(spec.runtime, spec.sandbox) if spec.sandbox else None
+        start_sandbox = _starter(spec, spec.sandbox) if spec.sandbox else None
         self._runner = EpisodeRunner(
             start_sandbox, worlds.make_env, worlds.needs_sandbox, spec.limits
         )
@@ -75,7 +77,7 @@ class RolloutWorker:
         self._runner.close()
 
 
-def _starter(runtime_name: str, spec: SandboxSpec) -> Callable[[], Sandbox]:
-    runtime = pick_runtime(runtime_name, spec)
+def _starter(worker: WorkerSpec, sandbox: SandboxSpec) -> Callable[[], Sandbox]:
+    runtime = runtime_of_run(worker.runtime, sandbox, worker.login)
     runtime.reap()  # removes sandboxes that a killed process on this machine has left behind
-    return functools.partial(runtime.start, spec, {"role": "rollout_worker"})
+    return functools.partial(runtime.start, sandbox, {"role": "rollout_worker"})

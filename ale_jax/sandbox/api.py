@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.spec import SandboxSpec
 
 
@@ -21,6 +22,10 @@ class SandboxStartError(SandboxError):
 
 class SandboxLost(SandboxError):
     """The sandbox, or the runner in it, died while it was in use."""
+
+
+class SnapshotGone(SandboxError):
+    """The snapshot is no longer kept."""
 
 
 class ImageMissing(SandboxStartError):
@@ -210,7 +215,10 @@ class Sandbox(Protocol):
         """
 
     def restore(self, snapshot: bytes) -> None:
-        """Resets, then restores the files of a `snapshot` of a sandbox with the same spec."""
+        """Resets, then restores the files of a `snapshot` of a sandbox with the same spec.
+
+        Errors: SnapshotGone, with the sandbox as it was, where snapshots are kept elsewhere.
+        """
 
     def reset(self) -> None:
         """Returns the sandbox to its initial state: kills the agent's processes, empties /work and
@@ -233,6 +241,43 @@ class Sandbox(Protocol):
     def __enter__(self) -> Sandbox: ...
 
     def __exit__(self, *exc: object) -> None: ...
+
+
+class JudgedSandbox(Sandbox, Protocol):
+    """What a verifier needs besides."""
+
+    @property
+    def spec(self) -> SandboxSpec: ...
+
+    @property
+    def network(self) -> EgressPolicy:
+        """The network policy that currently applies."""
+
+    def set_network(self, policy: EgressPolicy) -> None:
+        """Replaces the network policy. ValueError if this sandbox cannot have that one."""
+
+    def exec(
+        self,
+        argv: Sequence[str] | str,
+        timeout: float | None = None,
+        stdin: bytes = b"",
+        cwd: str = "/work",
+        env: Mapping[str, str] | None = None,
+    ) -> ProcessResult:
+        """Runs one process outside of all sessions. A string is run by bash as a command line."""
+
+    def replace_directory(self, path: str, files: Mapping[str, bytes]) -> None:
+        """Makes `path` (absolute) a directory that contains only `files` (paths relative to it),
+        and that only the agent's user may enter.
+
+        Kills the agent's processes, and removes whatever is at or in the way of `path`.
+
+        Errors: as `write`; OSError for a path that is not writable.
+        """
+
+    def renew(self) -> None:
+        """As `reset`, but on a machine where nothing of an earlier episode has run, which takes as
+        long as a start."""
 
 
 class Runtime(Protocol):
@@ -290,7 +335,10 @@ def load(sandbox: Sandbox, saved: SavedState) -> bool:
 
     Errors: SandboxError.
     """
-    sandbox.restore(saved.files)
+    try:
+        sandbox.restore(saved.files)
+    except SnapshotGone:
+        return False
     return _probe(sandbox) == saved.session
 
 

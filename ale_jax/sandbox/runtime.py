@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 
+from ale_jax.config.rollout import is_service
 from ale_jax.sandbox.api import Runtime, SandboxStartError
 from ale_jax.sandbox.bubblewrap import BubblewrapRuntime
 from ale_jax.sandbox.docker_runtime import DockerRuntime
+from ale_jax.sandbox.sdk.login import ServiceLogin
+from ale_jax.sandbox.sdk.service_runtime import ServiceRuntime
 from ale_jax.sandbox.spec import SandboxSpec
 
 RUNTIMES = {"docker": DockerRuntime, "bubblewrap": BubblewrapRuntime}  # in the order of preference
@@ -33,3 +36,14 @@ def pick_runtime(name: str, spec: SandboxSpec) -> Runtime:
         log.info("sandboxes run in %s (%s); limits: %s", candidate, why, runtime.capabilities)
         return runtime
     raise SandboxStartError("; ".join(reasons))
+
+
+def login_of(runtime: str) -> ServiceLogin:
+    """Returns how this process presents itself to a runtime that is a service. ValueError."""
+    return ServiceLogin.of_environment() if is_service(runtime) else ServiceLogin()
+
+
+def runtime_of_run(name: str, spec: SandboxSpec, login: ServiceLogin) -> Runtime:
+    """Returns the runtime that `rollout.runtime` names: as `pick_runtime`, or that of a service.
+    login: of `login_of`, in the process that controls the run."""
+    return ServiceRuntime(name, login) if is_service(name) else pick_runtime(name, spec)

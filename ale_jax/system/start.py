@@ -22,7 +22,9 @@ from ale_jax.monitor.evaluations import EVALUATIONS_FILE, WARM_START, recorded_n
 from ale_jax.monitor.metrics import METRICS_FILE, read_metrics
 from ale_jax.records import Task
 from ale_jax.sandbox.api import Runtime
-from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.sandbox.runtime import login_of, runtime_of_run
+from ale_jax.sandbox.sdk.service_runtime import ServiceRuntime
+from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.checks import sandboxed
 from ale_jax.system.demonstrations import (
     collect_demonstrations,
@@ -88,12 +90,23 @@ def make_setting(
     """Picks the runtime of the sandboxes, if any are needed, and makes the mesh."""
     runtime = None
     if spec := sandboxed(config):
-        runtime = pick_runtime(config.rollout.runtime, spec)
+        runtime = _runtime(config, spec)
         runtime.reap()
         rollout = dataclasses.replace(config.rollout, runtime=runtime.name)
         config = dataclasses.replace(config, rollout=rollout)
     mesh = make_mesh(config.mesh)
     return Setting(config, workdir, stop, processes, mesh, runtime, TrainerFiles())
+
+
+def _runtime(config: RunConfig, spec: SandboxSpec) -> Runtime:
+    """Errors: SandboxStartError; ValueError if a service could never have as many sandboxes."""
+    rollout, calls = config.rollout, 1
+    runtime = runtime_of_run(rollout.runtime, spec, login_of(rollout.runtime))
+    if isinstance(runtime, ServiceRuntime):
+        if config.external_agent.command:
+            calls += 1  # its way to the policy
+        runtime.check(spec, rollout.actors * rollout.episodes_per_actor, calls)
+    return runtime
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,8 +11,7 @@ from ale_jax.agent.api import NoVerdictError, VerifierError
 from ale_jax.agent.tools import SYSTEM_PROMPT
 from ale_jax.envs.terminal_bench.task import TerminalBenchTask
 from ale_jax.envs.tool_steps import Step, has_failed, observation, play
-from ale_jax.sandbox.api import SandboxError, SandboxLost
-from ale_jax.sandbox.blocking import BlockingSandbox
+from ale_jax.sandbox.api import JudgedSandbox, SandboxError, SandboxLost
 from ale_jax.sandbox.spec import WORK, SandboxSpec
 from ale_jax.sandbox.verify.verifier import (
     REMEDY,
@@ -43,7 +42,7 @@ class TerminalBenchEnv:
 
     system_prompt = SYSTEM_PROMPT
 
-    def __init__(self, tasks: Sequence[TerminalBenchTask], sandbox: BlockingSandbox):
+    def __init__(self, tasks: Sequence[TerminalBenchTask], sandbox: JudgedSandbox):
         """ValueError, with the command that installs it, if the sandbox has no pytest."""
         if not has_pytest(sandbox):
             raise ValueError(f"the sandbox has no pytest to judge with: {REMEDY}")
@@ -110,7 +109,7 @@ class TerminalBenchEnv:
         self._sandbox.run(f"bash {WORK}/solution.sh", timeout=self._task.agent_seconds)
 
 
-def score(task: TerminalBenchTask, sandbox: BlockingSandbox, oracle: bool) -> float:
+def score(task: TerminalBenchTask, sandbox: JudgedSandbox, oracle: bool) -> float:
     """The reward of the oracle, or of no action. Errors: SandboxError, those of `grade`."""
     env = TerminalBenchEnv([task], sandbox)
     env.reset(0)

@@ -7,6 +7,7 @@ import pytest
 
 from ale_jax.config.build import build_config, field_names
 from ale_jax.config.fields import flat
+from ale_jax.config.rollout import RolloutConfig
 from ale_jax.config.run import RunConfig
 from tests.config.smoke import SMOKE, smoke_with
 from tests.rows import each_row
@@ -48,7 +49,13 @@ def test_every_field_is_reached_by_its_dotted_name():
         ("algo.loss.tau", 0.1, "config.algo.loss: tau 0.1 is not read by the loss topr"),
         ("rl.group_size", 0, "group_size 0 must be at least 1"),
         ("rl.router_replay", 1, "config.rl.router_replay is 1 (int): expected bool"),
-        ("rollout.runtime", "podman", "choose one of auto, docker, bubblewrap"),
+        ("rollout.runtime", "podman", "choose one of auto, docker, bubblewrap, or http://HOST:PO"),
+        (
+            "rollout.runtime",
+            "http://localhost:80/v1",
+            "80/v1' must be http://HOST:PORT or https://HOST:PORT",
+        ),
+        ("rollout.runtime", "https://:80", "runtime 'https://:80' must be http://HOST:PORT"),
         (
             "engine.weights",
             "int4",
@@ -97,3 +104,15 @@ def test_a_missing_field_is_named():
     del values["algo"]["gamma"]
     with pytest.raises(ValueError, match=r"config\.algo\.gamma is missing"):
         build_config(values)
+
+
+@each_row("url", ["http://127.0.0.1:8700", "https://localhost/", "http://[::1]:80"])
+def test_the_sandboxes_may_be_those_of_a_service(url):
+    assert RolloutConfig(runtime=url).runtime == url
+
+
+def test_a_token_in_a_url_is_refused_and_not_repeated():
+    login = "me:secret"
+    with pytest.raises(ValueError, match="put the token into the variable ALE_SANDBOX_TOKEN") as no:
+        RolloutConfig(runtime=f"http://{login}@localhost:8700")
+    assert "secret" not in str(no.value)

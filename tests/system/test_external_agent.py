@@ -23,8 +23,10 @@ from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.sandbox.api import SandboxLost
 from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.sandbox.sdk.login import ServiceLogin
+from ale_jax.sandbox.sdk.service_runtime import ServiceRuntime
 from ale_jax.status import Status
-from tests.sandbox.service.conftest import over
+from tests.sandbox.service.conftest import ANN, over
 from tests.system.conftest import SPEC
 from tests.system.oracle_ledger import OracleLedger
 from tests.system.untimed import rl_lines
@@ -86,8 +88,10 @@ def test_an_agents_program_solves_what_the_policy_can(stage):
 
 
 def test_it_does_so_too_in_a_sandbox_of_a_service_which_cannot_reach_the_policy(runtime_name):
-    with over(pick_runtime(runtime_name, SPEC)) as service, service.client() as client:
-        with staged(lambda: client.start(SPEC)) as stage:
+    with over(pick_runtime(runtime_name, SPEC)) as service:
+        with staged(
+            lambda: ServiceRuntime(service.url, ServiceLogin(ANN)).start(SPEC, {})
+        ) as stage:
             for _ in range(2):  # in the same sandbox
                 episode, branches = stage.play(AGENT, key_of("count"))
                 assert (episode.status, episode.reward) == (Status.FINISHED, 1.0), episode

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from ale_jax.sandbox.api import FileInfo, SandboxError
 from ale_jax.sandbox.cli import interactive, tables
-from ale_jax.sandbox.cli.parser import TOKEN, connection_of, make_parser, script, spec_of
+from ale_jax.sandbox.cli.parser import connection_of, make_parser, script, spec_of
 from ale_jax.sandbox.pool.api import PoolEvent, SandboxGone
 from ale_jax.sandbox.sdk.client import RemoteSandbox, SandboxClient
+from ale_jax.sandbox.sdk.login import TOKEN
 from ale_jax.sandbox.service import uploads
 
 POLL_S = 0.5

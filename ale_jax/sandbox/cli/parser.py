@@ -9,11 +9,10 @@ import ssl
 from typing import Any, TypedDict
 
 from ale_jax.sandbox.pool.options import PoolOptions
+from ale_jax.sandbox.sdk.login import CA, IN_CLEAR, TOKEN, URL
 from ale_jax.sandbox.service.access import FORM, ServiceSettings
 from ale_jax.sandbox.spec import SandboxSpec
 
-URL, TOKEN, CA = "ALE_SANDBOX_URL", "ALE_SANDBOX_TOKEN", "ALE_SANDBOX_CA"
-IN_CLEAR = "ALE_SANDBOX_IN_CLEAR"
 ID = "ID"  # how all commands call an argument that is a sandbox's id
 SHELLS = ("bash", "zsh")
 DEFAULTS = ServiceSettings()

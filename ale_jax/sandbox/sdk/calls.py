@@ -180,7 +180,8 @@ def http_options(
         raise ValueError(
             f"the token would go to {urlsplit(url).hostname!r:.140} without encryption: use"
             " https:// (ale-sandbox serve --tls-cert FILE --tls-key FILE) or a tunnel to a port of"
-            " this machine (ssh -L), or say that it may (--in-clear, in_clear=True)"
+            " this machine (ssh -L), or say that it may (--in-clear,"
+            " ALE_SANDBOX_IN_CLEAR=1, in_clear=True)"
         )
     return {
         "base_url": url.rstrip("/"),

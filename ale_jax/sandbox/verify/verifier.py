@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ale_jax import files
-from ale_jax.sandbox.api import ProcessResult, SandboxError, SandboxLost
-from ale_jax.sandbox.blocking import BlockingSandbox
+from ale_jax.sandbox.api import JudgedSandbox, ProcessResult, SandboxError, SandboxLost
 from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.runner.processes import ENVIRONMENT
 from ale_jax.sandbox.spec import ETC, SYSTEM
@@ -149,7 +148,7 @@ class Verdict:
         return next(iter(self.rewards.values()))
 
 
-def verify(sandbox: BlockingSandbox, verifier: Verifier) -> Verdict:
+def verify(sandbox: JudgedSandbox, verifier: Verifier) -> Verdict:
     """Judges what the agent left behind. Afterwards, the agent's processes are dead, its files
     remain, and nothing of the verifier is left.
 
@@ -190,7 +189,7 @@ def trusted_path(writable: Sequence[str]) -> str:
     return ":".join(each for each in PATH if each not in writable)
 
 
-def _environment(sandbox: BlockingSandbox, verifier: Verifier) -> dict[str, str]:
+def _environment(sandbox: JudgedSandbox, verifier: Verifier) -> dict[str, str]:
     spec, scratch = sandbox.spec, f"{verifier.report}/{SCRATCH}"
     if spec.disk_mb and spec.user == "root":
         raise ValueError(
@@ -202,7 +201,7 @@ def _environment(sandbox: BlockingSandbox, verifier: Verifier) -> dict[str, str]
 
 
 @contextlib.contextmanager
-def _network(sandbox: BlockingSandbox, policy: EgressPolicy | None) -> Iterator[None]:
+def _network(sandbox: JudgedSandbox, policy: EgressPolicy | None) -> Iterator[None]:
     before = sandbox.network
     if policy is None or policy == before:
         yield
@@ -214,13 +213,13 @@ def _network(sandbox: BlockingSandbox, policy: EgressPolicy | None) -> Iterator[
         sandbox.set_network(before)
 
 
-def _lay_out(sandbox: BlockingSandbox, verifier: Verifier) -> None:
+def _lay_out(sandbox: JudgedSandbox, verifier: Verifier) -> None:
     _replace(sandbox, verifier.report, {})
     _replace(sandbox, f"{verifier.report}/{SCRATCH}", {})
     _replace(sandbox, verifier.tests, verifier.files)
 
 
-def _replace(sandbox: BlockingSandbox, directory: str, files: Mapping[str, bytes]) -> None:
+def _replace(sandbox: JudgedSandbox, directory: str, files: Mapping[str, bytes]) -> None:
     try:
         sandbox.replace_directory(directory, files)
     except OSError as error:
@@ -228,7 +227,7 @@ def _replace(sandbox: BlockingSandbox, directory: str, files: Mapping[str, bytes
 
 
 def _rewards(
-    sandbox: BlockingSandbox, verifier: Verifier, output: ProcessResult
+    sandbox: JudgedSandbox, verifier: Verifier, output: ProcessResult
 ) -> Mapping[str, float]:
     if verifier.evidence == Evidence.EXIT_CODE:
         if output.exit_code >= FIRST_UNTOLD:
@@ -246,7 +245,7 @@ def _rewards(
     return rewards
 
 
-def _reported(sandbox: BlockingSandbox, report: str, output: ProcessResult) -> Mapping[str, float]:
+def _reported(sandbox: JudgedSandbox, report: str, output: ProcessResult) -> Mapping[str, float]:
     for name, parse in (
         (JSON_FILE, parse_object),
         (TEXT_FILE, parse_text),
@@ -318,7 +317,7 @@ def pytest_verifier(
     )
 
 
-def has_pytest(sandbox: BlockingSandbox) -> bool:
+def has_pytest(sandbox: JudgedSandbox) -> bool:
     """Whether a `pytest_verifier` can run in the sandbox; if not, REMEDY says what to do."""
     return sandbox.exec(["python3", "-I", "-c", LOOK]).exit_code == 0
 
@@ -331,7 +330,7 @@ class Judgement:
     no_verdict: str = ""
 
 
-def judge(sandbox: BlockingSandbox, verifier: Verifier, restore: Callable[[], None]) -> Judgement:
+def judge(sandbox: JudgedSandbox, verifier: Verifier, restore: Callable[[], None]) -> Judgement:
     """Judges what the agent left behind. If there is no verdict, runs the same verifier on the
     untouched task, as a control. If the control has a verdict, the agent's work is the cause.
 

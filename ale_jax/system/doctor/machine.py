@@ -14,14 +14,14 @@ from pathlib import Path
 import jax
 
 from ale_jax.config.hardware import MeshShape
-from ale_jax.config.rollout import RAY
+from ale_jax.config.rollout import RAY, is_service
 from ale_jax.config.run import RunConfig
 from ale_jax.files import write_atomically
 from ale_jax.learn.checkpoint import bytes_to_come, complete_checkpoints, state_bytes
 from ale_jax.model.sharding import abstract_mesh, mesh_sizes
 from ale_jax.sandbox.pool.accounting import memory_here_mb
 from ale_jax.sandbox.pool.machines import FILES_BESIDE, FILES_EACH
-from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.sandbox.runtime import login_of, runtime_of_run
 from ale_jax.system.actors.cluster import OBJECT_STORE_BYTES
 from ale_jax.system.checks import check_devices, sandboxed
 from ale_jax.system.doctor.findings import Finding, fail, ok, warn
@@ -97,7 +97,8 @@ def host_needs(config: RunConfig, leads: bool) -> HostNeeds:
     """Returns what the run needs of this machine's memory. leads: whether this is the first
     process, which has the sandboxes and Ray."""
     plan, rollout, spec = plan_here(config), config.rollout, sandboxed(config)
-    sandboxes = rollout.actors * rollout.episodes_per_actor if spec and leads else 0
+    are_here = spec and leads and not is_service(rollout.runtime)
+    sandboxes = rollout.actors * rollout.episodes_per_actor if are_here else 0
     return HostNeeds(
         0 if plan.has else plan.total * jax.local_device_count(),
         checkpoint_bytes(config) // jax.process_count(),
@@ -201,7 +202,7 @@ def check_sandboxes(config: RunConfig) -> Finding:
     name, spec = "sandboxes", sandboxed(config)
     if spec is None:
         return ok(name, "none, as no task needs one")
-    runtime = pick_runtime(config.rollout.runtime, spec)
+    runtime = runtime_of_run(config.rollout.runtime, spec, login_of(config.rollout.runtime))
     began = time.monotonic()
     with runtime.start(spec, {}) as sandbox:
         result = sandbox.run("true")

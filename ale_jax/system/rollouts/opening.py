@@ -17,6 +17,7 @@ from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.gateway.server import served
 from ale_jax.monitor.events import Recorder
 from ale_jax.rollout.worker import RolloutWorker, WorkerSpec
+from ale_jax.sandbox.runtime import login_of
 from ale_jax.system.checks import sandboxed
 from ale_jax.system.rollouts.policy_replicas import PolicyReplica, PolicyReplicas
 from ale_jax.system.rollouts.pool import WorkerPool
@@ -63,6 +64,7 @@ def open_rollouts(
         config.agent,
         config.external_agent,
         config.worlds.solved_at,
+        login_of(rollout.runtime),
     )
     deadlines = config.deadlines
     pool = players.open_pool(spec, deadlines.placement_seconds, record)

@@ -13,10 +13,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from ale_jax.sandbox.api import SandboxError
+from ale_jax.sandbox.api import SandboxError, SandboxStartError
 from ale_jax.sandbox.cli.main import main
 from ale_jax.sandbox.sdk.async_client import AsyncRemoteSandbox, AsyncSandboxClient
 from ale_jax.sandbox.sdk.client import RemoteSandbox, SandboxClient
+from ale_jax.sandbox.sdk.login import ServiceLogin
+from ale_jax.sandbox.sdk.service_runtime import ServiceRuntime
 from ale_jax.sandbox.service import server
 from ale_jax.sandbox.service.access import ServiceSettings
 from tests.sandbox.conftest import SPEC
@@ -113,6 +115,28 @@ def test_the_command_line_trusts_what_it_is_told_to(
     (nothing := certificate.with_name("nothing")).touch()
     assert main(["--ca", str(nothing), *line]) == 125
     assert "has no certificates" in capfd.readouterr().err
+
+
+def test_a_run_trusts_what_it_is_told_to_and_can_pass_that_on(
+    secure, certificate, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("ALE_SANDBOX_TOKEN", ANN)
+    with pytest.raises(SandboxStartError, match="certificate"):
+        ServiceRuntime(secure, ServiceLogin.of_environment()).start(SPEC, {})
+    moved = tmp_path / "moved"
+    moved.write_bytes(certificate.read_bytes())
+    monkeypatch.setenv("ALE_SANDBOX_CA", str(moved))
+    login = ServiceLogin.of_environment()
+    moved.unlink()  # as on the machine of a worker
+    assert ANN not in repr(login) and "CERTIFICATE" not in repr(login)
+    with ServiceRuntime(secure, login).start(SPEC, {}) as box, upstream("hello\n") as port:
+        with box.relay(4000, HOST, port):
+            assert box.run(CALL).output == "hello\nmore\n"
+    moved.write_text("nothing")
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"ALE_SANDBOX_CA '.*moved' has no certificates: "):
+            ServiceLogin.of_environment()
+        moved.unlink(missing_ok=True)
 
 
 def test_whoever_does_not_speak_tls_is_not_answered(secure):
