@@ -4,129 +4,111 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
+
+from ale_jax.config.agent import ExternalAgent
+from benchmarks.gateway.recipes import Recipe, recipes
 
 PROGRAMS = Path(__file__).with_name("client_programs")
-INSIDE = "/opt/clients"  # where clients are in the sandbox
-HOME = "/tmp/home"
-NODE = f"{INSIDE}/node"
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """How the policy calls a tool of a client. argument: the one that has what is done; more: the
+    others."""
+
+    tool: str
+    argument: str
+    more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __call__(self, value: str | list[str]) -> str:
+        arguments = {self.argument: value, **self.more}
+        call = json.dumps({"name": self.tool, "arguments": arguments})
+        return f"\n<tool_call>\n{call}\n</tool_call>"
+
+
+@dataclasses.dataclass(frozen=True)
+class Code:
+    """How the policy writes Python for a client that runs it. template: with a place for what is
+    done, as a literal."""
+
+    template: str
+    tool: str = ""  # none is offered
+
+    def __call__(self, value: str) -> str:
+        return f"\n<code>\n{self.template.format(value)}\n</code>"
 
 
 @dataclasses.dataclass(frozen=True)
 class Client:
-    """package: of the registry that `source` names. command, env: as in `ExternalAgent`. tool: the
-    name of the one that runs a command, which is its `argument`. more: its other arguments. last:
-    the command that ends the task; empty: a reply without a call does."""
+    """name: its folder in /opt. act: runs a command. last: the command that ends the task; end: the
+    code that does; neither: a reply without a call. delegate: gives a task to a sub-agent; wait:
+    waits for one, by its id, which `agent_id` finds in what the client has said of it."""
 
     name: str
-    source: Literal["pypi", "npm"]
-    package: str
-    command: tuple[str, ...]
-    env: tuple[tuple[str, str], ...] = ()
-    tool: str = "bash"
-    argument: str = "command"
-    more: tuple[tuple[str, Any], ...] = ()
+    recipe: Recipe
+    act: Call | Code
     last: str = ""
-
-    @property
-    def variables(self) -> tuple[tuple[str, str], ...]:
-        found = {"HOME": HOME, "PYTHONPATH": f"{INSIDE}/{self.name}/lib"}
-        if self.source == "npm":
-            found = {"HOME": HOME, "LD_LIBRARY_PATH": f"{NODE}/lib"}
-        return (*found.items(), *self.env)
+    end: Code | None = None
+    delegate: Call | None = None
+    wait: Call | None = None
+    agent_id: str = ""
 
 
-def _program(name: str) -> tuple[str, ...]:
-    return ("python3", "-c", (PROGRAMS / f"{name}.py").read_text(), "{instruction}")
+def _ours(name: str, package: str, env: tuple[tuple[str, str], ...] = ()) -> Client:
+    """A library, and a program of ours that uses it."""
+    program = (PROGRAMS / f"{name.replace('-', '_')}.py").read_text()
+    command = (f"/opt/{name}/bin/python", "-c", program, "{instruction}")
+    install = f"python3 -m venv /opt/{name} && /opt/{name}/bin/pip install {package}"
+    return Client(name, Recipe(install, ExternalAgent(command=command, env=env)), BASH)
 
 
-OPENCODE = {
-    "provider": {
-        "gateway": {
-            "npm": "@ai-sdk/openai-compatible",
-            "options": {"baseURL": "{url}", "apiKey": "{token}"},
-            "models": {"policy": {"limit": {"context": 200_000, "output": 8_000}}},
-        }
-    },
-    "small_model": "gateway/policy",
-    "autoupdate": False,
-    "share": "disabled",
-}
-LITELLM = ("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # there is no network to get another one
-MINI = "python3 -m minisweagent -m openai/policy -y --exit-immediately -o"
-QWEN = f"{NODE}/bin/node {INSIDE}/qwen-code/bin/qwen -y --auth-type openai -m policy"
-QWEN_AT = ("--openai-base-url", "{url}", "--openai-api-key", "{token}")
-CODE = f"{INSIDE}/opencode/bin/opencode run --auto -m gateway/policy"
-CLAUDE = f"{INSIDE}/claude-code/lib/node_modules/@anthropic-ai/claude-code/cli-wrapper.cjs"
-CODEX = f"{INSIDE}/codex/lib/node_modules/@openai/codex/bin/codex.js"
-CODEX_AT = {
-    "model": "policy",
-    "model_provider": "gateway",
-    "model_providers.gateway.name": "gateway",
-    "model_providers.gateway.base_url": "{url}",
-    "model_providers.gateway.env_key": "OPENAI_API_KEY",
-    "model_providers.gateway.wire_api": "responses",
-}
+BASH = Call("bash", "command")
+WORKS = {"description": "Works."}
+RUN = "import subprocess\nprint(subprocess.run({!r}, shell=True, capture_output=True).stdout)"
+RECIPES = recipes()
 CLIENTS = (
-    Client("openai", "pypi", "openai", _program("openai_sdk")),
-    Client("anthropic", "pypi", "anthropic", _program("anthropic_sdk")),
-    Client("litellm", "pypi", "litellm", _program("litellm_sdk"), env=(LITELLM,)),
-    Client(
-        "mini-swe-agent",
-        "pypi",
-        "mini-swe-agent",
-        (*MINI.split(), f"{HOME}/trajectory.json", "-t", "{instruction}"),
-        env=(
-            LITELLM,
-            ("MSWEA_COST_TRACKING", "ignore_errors"),
-            ("MSWEA_CONFIGURED", "true"),
-            ("MSWEA_GLOBAL_CONFIG_DIR", HOME),
-        ),
-        last="echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT",
-    ),
-    Client("openai-agents", "pypi", "openai-agents", _program("agents_sdk")),
-    Client(
-        "qwen-code",
-        "npm",
-        "@qwen-code/qwen-code",
-        (*QWEN.split(), *QWEN_AT, "-p", "{instruction}"),
-        tool="run_shell_command",
-        more=(("is_background", False), ("description", "Works.")),
-    ),
-    Client(
-        "opencode",
-        "npm",
-        "opencode-ai",
-        (*CODE.split(), "{instruction}"),
-        env=(
-            ("OPENCODE_CONFIG_CONTENT", json.dumps(OPENCODE)),
-            ("OPENCODE_DISABLE_MODELS_FETCH", "true"),
-            ("OPENCODE_DISABLE_AUTOUPDATE", "true"),
-            ("OPENCODE_DISABLE_LSP_DOWNLOAD", "true"),
-        ),
-        more=(("description", "Works."),),
-    ),
+    _ours("openai", "openai"),
+    _ours("anthropic", "anthropic"),
+    # There is no network to get another map of costs from.
+    _ours("litellm", "litellm", (("LITELLM_LOCAL_MODEL_COST_MAP", "True"),)),
+    _ours("openai-agents", "openai-agents"),
     Client(
         "claude-code",
-        "npm",
-        "@anthropic-ai/claude-code",
-        (f"{NODE}/bin/node", CLAUDE, "-p", "{instruction}", "--dangerously-skip-permissions"),
-        env=(("IS_SANDBOX", "1"),),  # without which root may not skip permissions
-        tool="Bash",
-        more=(("description", "Works."),),
+        RECIPES["Claude Code"],
+        Call("Bash", "command", WORKS),
+        delegate=Call("Agent", "prompt", WORKS | {"subagent_type": "general-purpose"}),
     ),
     Client(
         "codex",
-        "npm",
-        "@openai/codex",
-        (
-            *(f"{NODE}/bin/node", CODEX, "exec", "--skip-git-repo-check"),
-            "--dangerously-bypass-approvals-and-sandbox",  # the sandbox is one
-            *(word for name, value in CODEX_AT.items() for word in ("-c", f'{name}="{value}"')),
-            "{instruction}",
-        ),
-        tool="exec_command",
-        argument="cmd",
+        RECIPES["Codex"],
+        Call("exec_command", "cmd"),
+        delegate=Call("multi_agent_v1__spawn_agent", "message"),
+        wait=Call("multi_agent_v1__wait_agent", "targets"),
+        agent_id=r'agent_id\\*": *\\*"([0-9a-f-]+)',
     ),
+    Client(
+        "opencode",
+        RECIPES["opencode"],
+        Call("bash", "command", WORKS),
+        delegate=Call("task", "prompt", WORKS | {"subagent_type": "general"}),
+    ),
+    Client(
+        "qwen-code",
+        RECIPES["qwen-code"],
+        Call("run_shell_command", "command", WORKS | {"is_background": False}),
+        delegate=Call("agent", "prompt", WORKS | {"subagent_type": "general-purpose"}),
+    ),
+    Client(
+        "mini-swe-agent",
+        RECIPES["mini-swe-agent"],
+        BASH,
+        last="echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT",
+    ),
+    Client("openhands", RECIPES["OpenHands"], Call("terminal", "command")),
+    Client("smolagents", RECIPES["smolagents"], Code(RUN), end=Code("final_answer({!r})")),
+    Client("pydantic-ai", RECIPES["pydantic-ai"], BASH),
+    Client("langchain", RECIPES["langchain"], BASH),
 )

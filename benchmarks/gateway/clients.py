@@ -1,26 +1,23 @@
-"""Unmodified clients, each of which plays a shell task to its end in a sandbox without network.
+"""Unmodified clients, each of which plays a shell task to its end in a sandbox without network, by
+itself and, where it can, by a sub-agent.
 
 The policy's words are given, the episode, the gateway, the sandbox and its relay are real. A client
-has passed if the verifier gives its episode the reward 1, and every reply that it got is trained on
-once, with the ids that were sampled.
+has passed if the verifier gives its episode the reward 1, every reply that it got is trained on
+once, with the ids that were sampled, and its main conversation is one branch.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ale_jax.agent.external import PolicyAccess
 from ale_jax.config.agent import AgentLimits, ExternalAgent
 from ale_jax.envs.registry import make_env, needs_sandbox
-from ale_jax.envs.shell.families import generate
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.server import served
@@ -30,27 +27,32 @@ from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.status import Status
-from benchmarks.gateway.catalogue import CLIENTS, HOME, Client
+from benchmarks.gateway.catalogue import CLIENTS, Client
 from benchmarks.gateway.ids import delivered
 from benchmarks.gateway.installs import NotInstalled, build_image, install
 from benchmarks.gateway.plan import Plan
 from benchmarks.gateway.scripted import ScriptedPolicy, Stage, small_tokenizer
+from benchmarks.gateway.scripts import Script
 
 KEY = EpisodeKey("train", 0, 0, Task("count", 3, "train"))
 SECONDS = 240.0
-DONE = "Done."
-STEP = re.compile(r"Step \d+\.")
 
 
 @dataclasses.dataclass(frozen=True)
 class Played:
-    """reason: why it has not passed; empty if it has."""
+    """reason: why it has not passed; empty if it has. delegates: whether a sub-agent did the work.
+    lost, foreign: tokens, as in `delivered`. main_branches: that have a reply of the main
+    conversation."""
 
     name: str
     version: str
     reason: str
+    delegates: bool = False
     seconds: float = 0.0
     replies: int = 0
+    lost: int = 0
+    foreign: int = 0
+    main_branches: int = 0
     branches: int = 0
     forks: int = 0
     edited: int = 0
@@ -63,32 +65,34 @@ class Played:
 def measure(plan: Plan, cache: Path) -> dict[str, Any]:
     folder = cache / "clients"
     folder.mkdir(parents=True, exist_ok=True)
-    versions, missing = {}, {}
-    for client in CLIENTS:
-        try:
-            versions[client.name] = install(client, folder)
-        except NotInstalled as error:
-            missing[client.name] = f"not installed: {error}"
-    here = [client for client in CLIENTS if client.name in versions]
-    try:
-        image = build_image(here, folder)
-    except NotInstalled as error:
-        missing |= dict.fromkeys(versions, f"no image: {error}")
-        here = []
     stage = Stage(small_tokenizer())
-    played = [play(stage, client, versions[client.name], image) for client in here]
-    played += [Played(name, versions.get(name, ""), reason) for name, reason in missing.items()]
+    played = [each for client in CLIENTS for each in _all_ways(stage, client, folder)]
+    failed = {each.name for each in played if not each.passed}
     return {
-        "clients_passed": sum(each.passed for each in played),
+        "clients_passed": len(CLIENTS) - len(failed),
         "clients_tried": len(CLIENTS),
         "clients": [dataclasses.asdict(each) | {"passed": each.passed} for each in played],
     }
 
 
-def play(stage: Stage, client: Client, version: str, image: str) -> Played:
+def _all_ways(stage: Stage, client: Client, folder: Path) -> Iterator[Played]:
+    try:
+        version = install(client, folder)
+        image = build_image(client, folder)
+    except NotInstalled as error:
+        yield Played(client.name, "", f"not installed: {error}")
+        return
+    yield play(stage, client, version, image)
+    if client.delegate:
+        yield play(stage, client, version, image, delegates=True)
+
+
+def play(stage: Stage, client: Client, version: str, image: str, delegates: bool = False) -> Played:
     """Lets a client play the task, and compares what it was sent with what is trained on."""
-    print(f"{client.name} {version} plays", file=sys.stderr, flush=True)
-    policy, episodes = ScriptedPolicy(Script(stage, client)), Episodes()
+    how = " by a sub-agent" if delegates else ""
+    print(f"{client.name} {version} plays{how}", file=sys.stderr, flush=True)
+    script = Script(stage, client, KEY.task, delegates)
+    policy, episodes = ScriptedPolicy(script), Episodes()
     episode = stage.episode(policy, kept=4, obeys=False)
     token = episodes.open(episode)
     agent = agent_of(client, SECONDS)
@@ -96,21 +100,31 @@ def play(stage: Stage, client: Client, version: str, image: str) -> Played:
         try:
             result = box.play_external(KEY, agent, PolicyAccess(url, token)).episode
         except SandboxStartError as error:
-            return Played(client.name, version, f"no sandbox: {error}")
+            return Played(client.name, version, f"no sandbox: {error}", delegates)
     branches, counts = episodes.end(token, "all"), episode.tree.counts
     lost, foreign = delivered(branches, policy.written, stage.tokenizer.decode)
+    roles = {id(each.ids): script.role(each.context) for each in policy.written}
+    main = sum("main" in (roles[id(call.answer.ids)] for call in each.calls) for each in branches)
     reasons = []
     if (result.status, result.reward) != (Status.FINISHED, 1.0):
         reasons.append(f"{result.status.value}, reward {result.reward}: {result.detail}")
     reasons += [f"{lost} tokens are not trained on, {foreign} wrongly"] if lost or foreign else []
     if counts.lost or counts.ambiguous:
         reasons.append(f"{counts.lost} answers are lost, {counts.ambiguous} ambiguous")
+    if main != 1:
+        reasons.append(f"the main conversation has {main} branches")
+    if delegates and "sub-agent" not in roles.values():
+        reasons.append("no sub-agent has asked")
     return Played(
         client.name,
         version,
         "; ".join(reasons)[:600],
+        delegates,
         round(result.seconds, 1),
         len(policy.written),
+        lost,
+        foreign,
+        main,
         len(branches),
         counts.forks,
         counts.edited,
@@ -126,36 +140,4 @@ def in_docker(image: str) -> EpisodeRunner:
 
 def agent_of(client: Client, seconds: float) -> ExternalAgent:
     """seconds: of an episode."""
-    command = ("sh", "-c", f'mkdir -p {HOME} && exec "$@"', "sh", *client.command)
-    return ExternalAgent(command=command, env=client.variables, seconds=seconds)
-
-
-class Script:
-    """What the policy writes: the oracle's commands, by the client's tool, and the end. To a
-    conversation that does not offer this tool, such as one that wants a title, it says a word."""
-
-    def __init__(self, stage: Stage, client: Client):
-        self._stage, self._client = stage, client
-        calls = generate(KEY.task.family, KEY.task.seed).oracle
-        self._commands = [each.arguments["command"] for each in calls if each.name == "bash"]
-        if client.last:
-            self._commands.append(client.last)
-
-    def __call__(self, context: np.ndarray) -> np.ndarray:
-        turns, offered = self._told(context)
-        if not offered or turns >= len(self._commands):
-            return self._stage.ids_of(DONE)
-        arguments = {self._client.argument: self._commands[turns]} | dict(self._client.more)
-        call = json.dumps({"name": self._client.tool, "arguments": arguments})
-        # Written as no tokenizer would, so that ids made from the text again would be others.
-        spelled = self._stage.ids_of(f"Step {turns + 1}.", spelled=True)[:-1]
-        rest = self._stage.ids_of(f"\n<tool_call>\n{call}\n</tool_call>")
-        return np.concatenate([spelled, rest])
-
-    def _told(self, context: np.ndarray) -> tuple[int, bool]:
-        """How many steps a conversation has, and whether it offers the tool. Some clients begin
-        with replies of their own, which are no steps."""
-        pieces = [text for text, _ in self._stage.tokenizer.pieces(context)]
-        replies = [text for text in pieces if text.startswith("assistant\n")]
-        turns = sum(bool(STEP.search(text)) for text in replies)
-        return turns, any(f'"name": "{self._client.tool}"' in text for text in pieces)
+    return dataclasses.replace(client.recipe.agent, seconds=seconds)

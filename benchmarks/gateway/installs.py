@@ -1,21 +1,23 @@
-"""Gets clients from PyPI and npm, and puts them into an image of their own."""
+"""Puts clients into an image of Debian, by the lines of their recipes."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ale_jax.sandbox.spec import SandboxSpec
-from benchmarks.gateway.catalogue import INSIDE, NODE, Client
+from benchmarks.gateway.catalogue import Client
 
-INSTALL_S, BUILD_S = 900.0, 1200.0
-PYTHON = "/usr/bin/python3"  # the image's, with which compiled packages must agree
-NODE_LIBRARIES = ("libstdc++.so.6", "libgcc_s.so.1")
+MOST_S = 900.0  # of a step
+RELEASE = "trixie"  # OpenHands needs Python 3.12, which the release before it does not have
+PACKAGES = ("python3-pytest", "python3-venv", "procps", "nodejs", "npm", "git")
+IMAGE = "ale-gateway"
+# This machine's, by which its clients of registries find and trust them.
+SHARED = ("/etc/resolv.conf", "/etc/ssl")
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class NotInstalled(Exception):
@@ -23,58 +25,73 @@ class NotInstalled(Exception):
 
 
 def install(client: Client, folder: Path) -> str:
-    """Installs a client into a folder of its own, if it is not there. Returns its version.
+    """Runs the line of a client's recipe, if that was not done before. Returns its version.
 
     NotInstalled if it cannot be had.
     """
-    place = folder / client.name
-    if not place.is_dir():
-        # Under another name until it is whole, as half a client would be taken for one.
-        partial = folder / f"{client.name}.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        if client.source == "pypi":
-            _run([PYTHON, "-m", "venv", str(partial / "build")])
-            pip = [str(partial / "build" / "bin" / "pip"), "install", "--quiet"]
-            _run([*pip, "--target", str(partial / "lib"), client.package])
-            shutil.rmtree(partial / "build")
-        else:
-            _run(["npm", "install", "--global", "--prefix", str(partial), client.package])
-        partial.rename(place)
-    if client.source == "pypi":
-        name = client.package.replace("-", "_")
-        (found, *_) = sorted((place / "lib").glob(f"{name}-*.dist-info"))
-        return found.name.removesuffix(".dist-info").rpartition("-")[2]
-    about = place / "lib" / "node_modules" / client.package / "package.json"
-    return json.loads(about.read_text())["version"]
+    base = _whole(folder / "base", _bootstrap)
+
+    def run_line(place: Path) -> None:
+        place.mkdir()
+        root = ["bwrap", "--ro-bind", str(base), "/", "--dev", "/dev", "--proc", "/proc"]
+        shared = [word for path in SHARED for word in ("--ro-bind", path, path)]
+        empty = [word for path in ("/tmp", "/root", "/opt") for word in ("--tmpfs", path)]
+        written = ["--bind", str(place.absolute()), f"/opt/{client.name}"]
+        variables = ["--setenv", "PATH", PATH, "--setenv", "HOME", "/root"]
+        _run([*root, *shared, *empty, *written, *variables, "sh", "-c", client.recipe.install])
+
+    place = _whole(folder / client.name, run_line)
+    return _version(place, client.recipe.package)
 
 
-def build_image(clients: Sequence[Client], folder: Path) -> str:
-    """The shell tasks' image with these clients. NotInstalled if it cannot be built."""
-    if not (node := shutil.which("node")):
-        raise NotInstalled("no node: apt-get install nodejs")
-    inside = folder / "node"
-    for part in ("bin", "lib"):
-        (inside / part).mkdir(parents=True, exist_ok=True)
-    shutil.copy(node, inside / "bin" / "node")
-    for name in NODE_LIBRARIES:
-        found = subprocess.run(["ldd", node], capture_output=True, text=True).stdout.split()
-        (path,) = (each for each in found if each.endswith(f"/{name}"))
-        shutil.copy(path, inside / "lib" / name)
-    lines = [f"FROM {SandboxSpec.image}", f"COPY node {NODE}"]
-    for client in clients:
-        parts = ("lib",) if client.source == "pypi" else ("bin", "lib")
-        lines += [f"COPY {client.name}/{part} {INSIDE}/{client.name}/{part}" for part in parts]
-    recipe = "\n".join(lines) + "\n"
-    (folder / "Dockerfile").write_text(recipe)
-    image = f"ale-gateway-clients:{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
-    _run(["docker", "build", "--quiet", "--network=none", "-t", image, str(folder)], BUILD_S)
+def build_image(client: Client, folder: Path) -> str:
+    """Returns the image that has an installed client. NotInstalled if it cannot be built."""
+    if subprocess.run(["docker", "image", "inspect", IMAGE], capture_output=True).returncode:
+        _run(["sh", "-c", f'tar -c -C "$0" . | docker import - {IMAGE}', str(folder / "base")])
+    recipe, image = folder / f"{client.name}.Dockerfile", f"{IMAGE}-{client.name}"
+    recipe.write_text(f"FROM {IMAGE}\nCOPY . /opt/{client.name}\n")
+    line = ["docker", "build", "--quiet", "--network=none", "-t", image, "-f", str(recipe)]
+    _run([*line, str(folder / client.name)])
     return image
 
 
-def _run(line: Sequence[str], seconds: float = INSTALL_S) -> None:
+def _bootstrap(root: Path) -> None:
+    _run(["debootstrap", "--variant=minbase", RELEASE, str(root)])
+    # Not by debootstrap, which does not find all that npm depends on.
+    get = ["apt-get", "install", "--yes", "--no-install-recommends"]
+    _run(["chroot", str(root), *get, *PACKAGES])
+    (root / "work").mkdir()
+    with (root / "etc" / "passwd").open("a") as users:
+        users.write("agent:x:1000:1000::/work:/bin/bash\n")
+    # A container gets its own devices, and these cannot be copied into an image.
+    shutil.rmtree(root / "dev")
+    (root / "dev").mkdir()
+
+
+def _whole(place: Path, make: Callable[[Path], None]) -> Path:
+    """Returns the folder, which `make` has made."""
+    if not place.is_dir():
+        # Under another name until it is whole, as half a client would be taken for one.
+        partial = place.with_name(f"{place.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        make(partial)
+        partial.rename(place)
+    return place
+
+
+def _version(place: Path, package: str) -> str:
+    about = place / "lib" / "node_modules" / package / "package.json"
+    if about.exists():
+        return json.loads(about.read_text())["version"]
+    name = package.replace("-", "_")
+    (found, *_) = sorted(place.glob(f"lib/python3*/site-packages/{name}-*.dist-info"))
+    return found.name.removesuffix(".dist-info").rpartition("-")[2]
+
+
+def _run(line: Sequence[str]) -> None:
     print(" ".join(line), file=sys.stderr, flush=True)
     try:
-        ended = subprocess.run(line, capture_output=True, text=True, timeout=seconds)
+        ended = subprocess.run(line, capture_output=True, text=True, timeout=MOST_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotInstalled(str(error)) from error
     if ended.returncode:

@@ -135,18 +135,20 @@ def measure(cache: Path, weights: str) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     named = {client.name: client for client in CLIENTS}
     mini = named["mini-swe-agent"]
-    command = (*mini.command[:3], *BLOCKS, *mini.command[3:])
-    blocks = dataclasses.replace(mini, command=command, env=(*mini.env, ONCE))
+    agent = mini.recipe.agent
+    command = (agent.command[0], *BLOCKS, *agent.command[1:])
+    agent = dataclasses.replace(agent, command=command, env=(*agent.env, ONCE))
+    blocks = dataclasses.replace(mini, recipe=dataclasses.replace(mini.recipe, agent=agent))
     clients = {client: install(client, folder) for client in (named["openai"], blocks)}
     tokenizer, checkpoint = ChatTokenizer.load(weights), open_checkpoint(weights)
     engine = Engine(checkpoint.shape, ENGINE, tokenizer.stop_ids, load_params(checkpoint))
     policy = EnginePolicy(engine, tokenizer, Sampling(temperature=0.0), MAX_REPLY_TOKENS)
-    with (
-        contextlib.closing(engine),
-        contextlib.closing(in_docker(build_image(list(clients), folder))) as box,
-    ):
-        play = partial(_play, Stage(tokenizer), policy, box)
-        played = [play(*each, task) for each in clients.items() for task in TASKS]
+    with contextlib.closing(engine):
+        play = partial(_play, Stage(tokenizer), policy)
+        played = []
+        for client, version in clients.items():
+            with contextlib.closing(in_docker(build_image(client, folder))) as box:
+                played += [play(box, client, version, task) for task in TASKS]
     found = {"weights": Path(weights).name, "device": jax.devices()[0].device_kind}
     for name in ("tokens", "lost", "foreign"):
         found[name] = sum(getattr(each, name) for each in played)

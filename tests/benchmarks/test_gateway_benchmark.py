@@ -21,10 +21,7 @@ from ale_jax.gateway.requests import ApiError, ChatRequest, SampleOptions
 from ale_jax.gateway.server import served
 from benchmarks.gateway import __main__ as program
 from benchmarks.gateway import (
-    agents,
     branches,
-    catalogue,
-    clients,
     drift,
     families,
     fuzz,
@@ -37,7 +34,6 @@ from benchmarks.gateway import (
 )
 from benchmarks.gateway.agents import MOVES, Agents
 from benchmarks.gateway.fuzz_requests import CHAT, SCALARS, SHARES, Drawn, RequestMaker, usual
-from benchmarks.gateway.installs import NotInstalled
 from benchmarks.gateway.plan import QUICK
 from benchmarks.gateway.report import REQUIRED
 from benchmarks.gateway.scripted import Stage, small_tokenizer
@@ -292,26 +288,6 @@ def test_a_token_may_end_where_the_tokenizer_would_go_on(family):
     assert family.tokenizer.decode(split) == family.tokenizer.decode(whole) == "three lines"
 
 
-def told(stage, messages, tools):
-    return stage.render([ChatMessage(*each) for each in messages], tools, None)
-
-
-@pytest.mark.parametrize("last", ["", "submit"])
-def test_the_script_plays_the_oracles_commands_one_by_one(stage, last):
-    client = dataclasses.replace(catalogue.CLIENTS[0], last=last, more=(("why", "so"),))
-    script, tools = clients.Script(stage, client), agents.BASH
-    messages, seen = [("user", "you?"), ("assistant", "I am here."), ("user", "task")], []
-    while (text := stage.tokenizer.decode(script(told(stage, messages, [tools])))) != clients.DONE:
-        call = json.loads(text.partition("<tool_call>")[2].partition("</tool_call>")[0])
-        assert call["name"] == "bash" and call["arguments"]["why"] == "so"
-        seen.append(call["arguments"]["command"])
-        messages += [("assistant", text), ("tool", "seen")]
-    assert seen[:3] == ["cat cactus.txt", "grep -c ladder cattle.log", "echo 43 > turkey.txt"]
-    assert seen[3:] == [last] * bool(last)
-    title = stage.tokenizer.decode(script(told(stage, [("user", "a title, please")], [])))
-    assert title == clients.DONE
-
-
 def test_what_an_agent_was_sent_must_be_trained_on(stage):
     policy = stage.saying(["I look.", "Done."])
     episode, request = stage.episode(policy), ChatRequest("m", (ChatMessage("user", "task"),))
@@ -325,17 +301,6 @@ def test_what_an_agent_was_sent_must_be_trained_on(stage):
     assert ids.delivered(made, policy.written[1:], decode) == (0, first)
     policy.written[0] = dataclasses.replace(policy.written[0], version=1)
     assert ids.delivered(made, policy.written, decode) == (first, first)
-
-
-def test_a_client_that_cannot_be_had_is_tried_and_not_passed(monkeypatch, tmp_path):
-    def refuse(client, folder):
-        raise NotInstalled("no network")
-
-    monkeypatch.setattr(clients, "install", refuse)
-    monkeypatch.setattr(clients, "build_image", lambda here, folder: "never started")
-    found = clients.measure(QUICK, tmp_path)
-    assert (found["clients_passed"], found["clients_tried"]) == (0, 7)
-    assert {each["reason"] for each in found["clients"]} == {"not installed: no network"}
 
 
 def test_a_history_that_is_sent_again_is_read_only_where_the_engine_has_not_kept_it(monkeypatch):

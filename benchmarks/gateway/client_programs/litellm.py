@@ -1,4 +1,4 @@
-"""A shell agent on litellm: python3 litellm_sdk.py TASK."""
+"""A shell agent on litellm: python3 litellm.py TASK."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""A shell agent on OpenAI's SDK: python3 openai_sdk.py TASK. It asks for chat completions, whole
+"""A shell agent on OpenAI's SDK: python3 openai.py TASK. It asks for chat completions, whole
 and streamed in turn."""
 
 import json

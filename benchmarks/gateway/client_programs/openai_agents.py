@@ -1,4 +1,4 @@
-"""A shell agent on OpenAI's Agents SDK, which asks for responses: python3 agents_sdk.py TASK."""
+"""A shell agent on OpenAI's Agents SDK, which asks for responses: python3 agents.py TASK."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A shell agent on Anthropic's SDK: python3 anthropic_sdk.py TASK. It asks for messages, whole and
+"""A shell agent on Anthropic's SDK: python3 anthropic.py TASK. It asks for messages, whole and
 streamed in turn."""
 
 import subprocess
