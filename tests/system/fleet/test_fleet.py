@@ -226,7 +226,7 @@ async def test_the_page_of_a_service_over_a_fleet_is_told_all(fleet_of):
             answer = (await http.get("/v1/fleet")).json()
             (node,) = answer["nodes"]
             (row,) = answer["sandboxes"]["rows"]
-            assert (row["id"], row["state"], row["cause"]) == ("a", "stopped", "stopped")
+            assert (row["id"], row["state"], row["cause"]) == ("~a", "stopped", "stopped")
             assert row["node"] == node["node"] and node["alive"]
             told = {event["kind"]: event for event in answer["events"]["events"]}
             # There may be another's end, too: Ray speaks of a dead node as alive for a while.
@@ -237,7 +237,7 @@ async def test_the_page_of_a_service_over_a_fleet_is_told_all(fleet_of):
             }
             assert told["sandbox_started"]["fields"] == {"generation": 0, "node": node["node"]}
             assert (await http.get(f"/v1/nodes/{node['node']}/health")).status_code == 200
-            assert (await http.get("/v1/sandboxes/a/health")).status_code == 410
+            assert (await http.get("/v1/sandboxes/~a/health")).status_code == 410
 
 
 def no_runtime():
