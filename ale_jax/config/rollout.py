@@ -6,6 +6,7 @@ import dataclasses
 import re
 
 from ale_jax.config.setting import Settings, section, setting
+from ale_jax.sandbox.egress.uplink import DIRECT, Uplink
 from ale_jax.sandbox.sdk.login import TOKEN
 
 RUNTIMES = ("auto", "docker", "bubblewrap")
@@ -98,6 +99,7 @@ class RolloutConfig(Settings):
         at_least=0,
     )
     placement: PlacementConfig = section(PlacementConfig)
+    uplink: Uplink = section(Uplink)
     devices_per_engine: int = setting(
         0,
         "accelerators of one engine, which has engine.max_sequences slots, and a copy of the "
@@ -114,6 +116,11 @@ class RolloutConfig(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_runtime(self.runtime)
+        if is_service(self.runtime) and self.uplink != DIRECT:
+            raise ValueError(
+                f"uplink {self.uplink} is for sandboxes of the run's own machines: the operator of "
+                f"{self.runtime} writes ale-sandbox serve --uplink-network, --uplink-proxy"
+            )
         if self.workers == THREADS and self.placement != PlacementConfig():
             raise ValueError(
                 f"placement {self.placement} is for Ray's actors, and workers are {THREADS}: leave "

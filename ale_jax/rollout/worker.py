@@ -14,6 +14,7 @@ from ale_jax.records import EpisodeKey, Prefix, Task
 from ale_jax.rollout.play import EpisodeResult, EpisodeRunner
 from ale_jax.rollout.policy_client import PolicyClient
 from ale_jax.sandbox.api import Sandbox
+from ale_jax.sandbox.egress.uplink import DIRECT, Uplink
 from ale_jax.sandbox.runtime import runtime_of_run
 from ale_jax.sandbox.sdk.login import ServiceLogin
 from ale_jax.sandbox.spec import SandboxSpec
@@ -21,9 +22,10 @@ from ale_jax.sandbox.spec import SandboxSpec
 
 @dataclasses.dataclass(frozen=True)
 class WorkerSpec:
-    """The configuration of a rollout worker. runtime: name of the sandbox runtime, or URL of the
-    service of sandboxes, to which `login` belongs. sandbox: None if no task needs a sandbox. agent:
-    with a command, it plays instead of our own loop. solved_at: as in `WorldsConfig`."""
+    """The configuration of a rollout worker. runtime: name of the sandbox runtime, whose
+    connections leave its host by `uplink`, or URL of the service of sandboxes, to which `login`
+    belongs. sandbox: None if no task needs a sandbox. agent: with a command, it plays instead of
+    our own loop. solved_at: as in `WorldsConfig`."""
 
     runtime: str
     sandbox: SandboxSpec | None
@@ -31,6 +33,7 @@ class WorkerSpec:
     agent: ExternalAgent = dataclasses.field(default_factory=ExternalAgent)
     solved_at: tuple[tuple[str, float], ...] = ()
     login: ServiceLogin = dataclasses.field(default_factory=ServiceLogin)
+    uplink: Uplink = DIRECT
 
 
 class Worlds(Protocol):
@@ -78,6 +81,6 @@ class RolloutWorker:
 
 
 def _starter(worker: WorkerSpec, sandbox: SandboxSpec) -> Callable[[], Sandbox]:
-    runtime = runtime_of_run(worker.runtime, sandbox, worker.login)
+    runtime = runtime_of_run(worker.runtime, sandbox, worker.login, worker.uplink)
     runtime.reap()  # removes sandboxes that a killed process on this machine has left behind
     return functools.partial(runtime.start, sandbox, {"role": "rollout_worker"})

@@ -10,6 +10,7 @@ from typing import Any
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.egress.proxy import EgressProxy, Record
+from ale_jax.sandbox.egress.uplink import Uplink
 from ale_jax.sandbox.exchange import Machine
 from ale_jax.sandbox.link import Stream
 from ale_jax.sandbox.spec import ROOT_CAPABILITIES, SandboxSpec
@@ -47,22 +48,30 @@ class Surroundings:
 
 
 async def boot(
-    machine: Machine, spec: SandboxSpec, surroundings: Surroundings, record: Record
+    machine: Machine,
+    spec: SandboxSpec,
+    surroundings: Surroundings,
+    record: Record,
+    uplink: Uplink,
 ) -> AsyncSandbox:
     """Boots a sandbox on `machine`. Errors: SandboxStartError, after the machine is destroyed.
 
-    record: called for each connection that the network policy refuses.
+    record: called for each connection that the network policy refuses. uplink: how the permitted
+    ones leave this host.
     """
     config = _config(spec, surroundings)
     sandbox = AsyncSandbox(machine, spec, surroundings.contents)
     try:
         await sandbox.boot(config)
         if spec.network.mode != "none":
-            proxy = EgressProxy(spec.network, record)
+            proxy = EgressProxy(spec.network, record, uplink=uplink)
             await sandbox.open_network(proxy, PROXY_PORT, lambda stream: _serve(proxy, stream))
     except SandboxError as error:
         await sandbox.close()
         raise SandboxStartError(f"the runner did not come up: {error}") from error
+    except ValueError as error:  # the proxy's file was changed
+        await sandbox.close()
+        raise SandboxStartError(str(error)) from error
     return sandbox
 
 

@@ -42,6 +42,7 @@ from ale_jax.sandbox.disk.images import ImageFiles
 from ale_jax.sandbox.disk.roots import HeldRoot, Roots
 from ale_jax.sandbox.disk.store import Reference, is_reference
 from ale_jax.sandbox.egress.proxy import Record
+from ale_jax.sandbox.egress.uplink import DIRECT, Uplink
 from ale_jax.sandbox.host_ids import HostId
 from ale_jax.sandbox.link import Link
 from ale_jax.sandbox.renewal import RenewableSandbox, whole
@@ -65,11 +66,11 @@ class BubblewrapRuntime(StartsBlocking):
 
     name = "bubblewrap"
 
-    def __init__(self, spec: SandboxSpec):
-        """Errors: SandboxStartError."""
+    def __init__(self, spec: SandboxSpec, uplink: Uplink = DIRECT):
+        """uplink: how what is permitted leaves this host. Errors: SandboxStartError."""
         if reason := probe(spec):
             raise SandboxStartError(f"bubblewrap is not usable: {reason}")
-        self._owner = Owner.current()
+        self._owner, self._uplink = Owner.current(), uplink
         # Made with the first sandbox on disk.
         self._roots: Roots | None = None
         self._files: ImageFiles | None = None
@@ -173,7 +174,7 @@ class BubblewrapRuntime(StartsBlocking):
             **self._limits(spec),
             **surroundings,
         )
-        return await boot(machine, spec, known, record)
+        return await boot(machine, spec, known, record, self._uplink)
 
     def _spawn_in_memory(self, spec: SandboxSpec) -> Started:
         with etc_arguments(ETC in spec.writable) as (etc, fds):

@@ -35,6 +35,7 @@ from ale_jax.sandbox.docker_container import (
     remove_container,
 )
 from ale_jax.sandbox.egress.proxy import Record
+from ale_jax.sandbox.egress.uplink import DIRECT, Uplink
 from ale_jax.sandbox.hub import daemon
 from ale_jax.sandbox.hub.daemon import DEADLINE, OWNER, labels_of
 from ale_jax.sandbox.hub.hub import Hub
@@ -75,8 +76,9 @@ class DockerRuntime(StartsBlocking):
 
     name = "docker"
 
-    def __init__(self, spec: SandboxSpec):
-        """Builds the image of `spec` if it is missing or does not match its recipe.
+    def __init__(self, spec: SandboxSpec, uplink: Uplink = DIRECT):
+        """Builds the image of `spec` if it is missing or does not match its recipe. uplink: how
+        what is permitted leaves this host.
 
         Errors: SandboxStartError; ValueError for an invalid recipe.
         """
@@ -84,7 +86,7 @@ class DockerRuntime(StartsBlocking):
         if reason := _daemon_trouble():
             raise SandboxStartError(f"docker is not usable: {reason}")
         Hub().ensure(spec.image)
-        self._api = docker.from_env(timeout=int(API_S)).api
+        self._api, self._uplink = docker.from_env(timeout=int(API_S)).api, uplink
         self._owner, self._accounts = Owner.current(), Accounts(self._api)
         daemon_info = self._api.info()
         self._oci_runtimes, self._cpus = set(daemon_info.get("Runtimes", {})), daemon_info["NCPU"]
@@ -155,7 +157,7 @@ class DockerRuntime(StartsBlocking):
                 substitutes=toolkit.PROGRAM_COMMANDS,
                 socket=TARGET if mounts else "",
             )
-            return await boot(machine, spec, surroundings, record)
+            return await boot(machine, spec, surroundings, record, self._uplink)
 
     async def forget(self, snapshot: bytes) -> None:
         """Does nothing: a snapshot is all there is."""

@@ -8,6 +8,7 @@ from ale_jax.config.rollout import is_service
 from ale_jax.sandbox.api import Runtime, SandboxStartError
 from ale_jax.sandbox.bubblewrap import BubblewrapRuntime
 from ale_jax.sandbox.docker_runtime import DockerRuntime
+from ale_jax.sandbox.egress.uplink import DIRECT, Uplink
 from ale_jax.sandbox.sdk.login import ServiceLogin
 from ale_jax.sandbox.sdk.service_runtime import ServiceRuntime
 from ale_jax.sandbox.spec import SandboxSpec
@@ -17,18 +18,21 @@ RUNTIMES = {"docker": DockerRuntime, "bubblewrap": BubblewrapRuntime}  # in the 
 log = logging.getLogger(__name__)
 
 
-def pick_runtime(name: str, spec: SandboxSpec) -> Runtime:
+def pick_runtime(name: str, spec: SandboxSpec, uplink: Uplink = DIRECT) -> Runtime:
     """Returns the runtime called `name`; "auto" is Docker if it works, otherwise bubblewrap.
 
-    Errors: ValueError for an unknown name; SandboxStartError, with the command to fix it, if the
-    requested runtime does not work here.
+    uplink: how connections of its sandboxes leave this host.
+
+    Errors: ValueError for an unknown name, or a proxy's file that cannot be used;
+    SandboxStartError, with the command to fix it, if the requested runtime does not work here.
     """
     if name not in ("auto", *RUNTIMES):
         raise ValueError(f"runtime {name!r} must be one of auto, {', '.join(RUNTIMES)}")
+    uplink.upstream()
     reasons = []
     for candidate in RUNTIMES if name == "auto" else (name,):
         try:
-            runtime = RUNTIMES[candidate](spec)
+            runtime = RUNTIMES[candidate](spec, uplink)
         except SandboxStartError as error:
             reasons.append(str(error))
             continue
@@ -43,7 +47,8 @@ def login_of(runtime: str) -> ServiceLogin:
     return ServiceLogin.of_environment() if is_service(runtime) else ServiceLogin()
 
 
-def runtime_of_run(name: str, spec: SandboxSpec, login: ServiceLogin) -> Runtime:
-    """Returns the runtime that `rollout.runtime` names: as `pick_runtime`, or that of a service.
-    login: of `login_of`, in the process that controls the run."""
-    return ServiceRuntime(name, login) if is_service(name) else pick_runtime(name, spec)
+def runtime_of_run(name: str, spec: SandboxSpec, login: ServiceLogin, uplink: Uplink) -> Runtime:
+    """Returns the runtime that `rollout.runtime` names: as `pick_runtime`, or that of a service,
+    whose operator says what its uplink is. login: of `login_of`, in the process that controls the
+    run."""
+    return ServiceRuntime(name, login) if is_service(name) else pick_runtime(name, spec, uplink)

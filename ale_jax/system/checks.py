@@ -26,6 +26,7 @@ from ale_jax.model.weights.load import open_checkpoint
 from ale_jax.monitor.evaluations import wilson_interval
 from ale_jax.records import MAX_CUT_MASKS
 from ale_jax.sandbox.booting import PROXY_PORT
+from ale_jax.sandbox.egress.uplink import DIRECT
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.plan import make_plan
 
@@ -72,6 +73,11 @@ def check_sections(config: RunConfig) -> None:
                 "learning, which only rl_optimizer follows: set it to 0.0"
             )
     _check_external_agent(config)
+    uplink = config.rollout.uplink
+    if uplink != DIRECT and config.sandbox.network.mode == "none":
+        raise ValueError(
+            f"rollout.uplink {uplink} is for sandboxes with a network: set sandbox.network.mode"
+        )
     if config.rl.steps:
         _check_train_sampling(config)
     slowest, turn = config.sandbox.command_seconds, config.deadlines.turn_seconds

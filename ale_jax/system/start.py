@@ -101,7 +101,7 @@ def make_setting(
 def _runtime(config: RunConfig, spec: SandboxSpec) -> Runtime:
     """Errors: SandboxStartError; ValueError if a service could never have as many sandboxes."""
     rollout, calls = config.rollout, 1
-    runtime = runtime_of_run(rollout.runtime, spec, login_of(rollout.runtime))
+    runtime = runtime_of_run(rollout.runtime, spec, login_of(rollout.runtime), rollout.uplink)
     if isinstance(runtime, ServiceRuntime):
         if config.external_agent.command:
             calls += 1  # its way to the policy

@@ -47,6 +47,8 @@ RESUMABLE_FIELDS = (
     "rollout.actors",
     "rollout.episodes_per_actor",
     "rollout.retries",
+    "rollout.uplink.networks",
+    "rollout.uplink.proxy",
     "rollout.placement.cpus",
     "rollout.placement.memory_mb",
     "rollout.placement.resources",

@@ -44,7 +44,8 @@ class Player:
                 self._engine, tokenizer, config.seed, config.rollout.max_reply_tokens
             )
             self._url = stack.enter_context(served(make_app(self._ledger.episodes, config.name)))
-            runtime = pick_runtime(config.rollout.runtime, sandboxed(config))
+            rollout = config.rollout
+            runtime = pick_runtime(rollout.runtime, sandboxed(config), rollout.uplink)
             start = functools.partial(runtime.start, sandboxed(config), {"role": "credit_truth"})
             self._runner = EpisodeRunner(start, make_env, needs_sandbox, config.agent)
             stack.callback(self._runner.close)

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from ale_jax.system.checks import check_devices, checked_config, sandboxed
+from ale_jax.system.rollouts.opening import worker_spec
 from tests.config.smoke import smoke_with
 from tests.rows import each_row
 
@@ -95,6 +96,19 @@ def test_what_cuts_leave_is_numbered_for_rows_that_are_not_too_long():
 
 def test_a_quantised_sampler_is_fine_where_the_learner_says_what_it_would_have_done():
     checked_config(smoke_with({"engine.weights": "int8", "algo.old_logp": "generating"}))
+
+
+def test_an_uplink_is_for_sandboxes_with_a_network():
+    uplink = {"rollout.uplink.networks": ("10.0.5.7:3141",)}
+    online = checked_config(smoke_with(uplink | {"sandbox.network.mode": "open"}))
+    assert worker_spec(online).uplink.networks == ("10.0.5.7:3141",)
+    with pytest.raises(ValueError, match=r"rollout.uplink .*10.0.5.7:3141.* sandbox.network.mode"):
+        checked_config(smoke_with(uplink))
+    elsewhere = {"sandbox.network.mode": "open", "rollout.runtime": "http://127.0.0.1:8700"}
+    with pytest.raises(ValueError, match=r"10.0.5.7:3141.* the operator of .*127.0.0.1:8700"):
+        checked_config(smoke_with(uplink | elsewhere))
+    with pytest.raises(ValueError, match="within one of"):
+        checked_config(smoke_with({"rollout.uplink.networks": ("8.8.8.8",)}))
 
 
 def test_an_agents_program_needs_sandboxes_and_no_replays():

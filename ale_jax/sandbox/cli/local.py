@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,12 +17,13 @@ from fastapi import APIRouter
 from rich.console import Console
 
 from ale_jax.sandbox import bubblewrap, cgroups, docker_runtime
-from ale_jax.sandbox.api import SandboxError
+from ale_jax.sandbox.api import Runtime, SandboxError
 from ale_jax.sandbox.cli import tables
 from ale_jax.sandbox.cli.parser import Connection, spec_of
 from ale_jax.sandbox.disk import roots
 from ale_jax.sandbox.disk.images import ImageFiles
 from ale_jax.sandbox.docker_runtime import DockerRuntime
+from ale_jax.sandbox.egress.uplink import Uplink
 from ale_jax.sandbox.hub.ensure import MISSING, NEVER
 from ale_jax.sandbox.hub.hub import Hub
 from ale_jax.sandbox.node.process import StateDirectory, own
@@ -38,15 +40,15 @@ from ale_jax.sandbox.service.protocol import Refusal
 from ale_jax.sandbox.service.server import bind, serve, tls_of, url_of
 from ale_jax.sandbox.spec import SandboxSpec
 
-# Creates a pool for a runtime name, spec and options; also returns a label of where it runs.
-MakePool = Callable[[str, SandboxSpec, PoolOptions], tuple[ManagedPool, str]]
+# As `pick_runtime`, on the machine whose sandboxes it starts.
+MakeRuntime = Callable[[], Runtime]
+# Creates a pool; also returns a label of where it runs.
+MakePool = Callable[[MakeRuntime, PoolOptions], tuple[ManagedPool, str]]
 
 
-def pool_here(
-    runtime_name: str, spec: SandboxSpec, options: PoolOptions
-) -> tuple[ManagedPool, str]:
+def pool_here(make_runtime: MakeRuntime, options: PoolOptions) -> tuple[ManagedPool, str]:
     """Creates a pool on this machine. Errors: ValueError, SandboxStartError."""
-    runtime = pick_runtime(runtime_name, spec)
+    runtime = make_runtime()
     return NodePool(runtime, options), runtime.name
 
 
@@ -91,7 +93,7 @@ async def _serve(
             pool = await StateDirectory(arguments.state).find_or_start(_asked(arguments))
             where = pool.label
         else:
-            pool, where = make_pool(arguments.runtime, spec, _options(arguments))
+            pool, where = make_pool(_runtime(arguments, spec), _options(arguments))
         app = create_app(pool, settings, tokens, routers)
         async with closed_at_exit(pool):
             if arguments.warm:
@@ -110,12 +112,17 @@ def _own(arguments: argparse.Namespace, make_pool: MakePool) -> int:
     state, spec = StateDirectory(arguments.state), spec_of(arguments)
     with state.owned():
         try:
-            pool, label = make_pool(arguments.runtime, spec, _options(arguments))
+            pool, label = make_pool(_runtime(arguments, spec), _options(arguments))
             asyncio.run(own(pool, label, state, _asked(arguments), arguments.owner_fd))
         except (SandboxError, ValueError) as error:
             os.write(arguments.owner_fd, str(error).encode())
             return 1
     return 0
+
+
+def _runtime(arguments: argparse.Namespace, spec: SandboxSpec) -> MakeRuntime:
+    uplink = Uplink(tuple(arguments.uplink_network), arguments.uplink_proxy)
+    return functools.partial(pick_runtime, arguments.runtime, spec, uplink)
 
 
 def _options(arguments: argparse.Namespace) -> PoolOptions:
@@ -128,7 +135,7 @@ def _options(arguments: argparse.Namespace) -> PoolOptions:
 
 
 def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
-    names = ("runtime", "slots", "memory_mb", "cpus", "snapshots")
+    names = ("runtime", "slots", "memory_mb", "cpus", "snapshots", "uplink_network", "uplink_proxy")
     return {name: getattr(arguments, name) for name in names}
 
 

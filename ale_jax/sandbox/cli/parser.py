@@ -8,6 +8,8 @@ import os
 import ssl
 from typing import Any, TypedDict
 
+from ale_jax.sandbox.egress.uplink import EXAMPLES
+from ale_jax.sandbox.egress.upstream import FILE_FORM, URL_FORM
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.sdk.login import CA, IN_CLEAR, TOKEN, URL
 from ale_jax.sandbox.service.access import FORM, ServiceSettings
@@ -201,6 +203,19 @@ def add_serve_options(serve: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         help=f"cores of a node; 0: all. Specs may ask for {CPUS:g} times as many together",
+    )
+    serve.add_argument(
+        "--uplink-network",
+        action="append",
+        default=[],
+        metavar="NETWORK",
+        help=f"private network that sandboxes may reach, {EXAMPLES}; may be repeated",
+    )
+    serve.add_argument(
+        "--uplink-proxy",
+        default="",
+        metavar="PROXY",
+        help=f"HTTP proxy that leads out: {URL_FORM}, or a file of mode 600 with {FILE_FORM}",
     )
     serve.add_argument("--snapshots", default="", help="directory for persistent snapshots")
     serve.add_argument(

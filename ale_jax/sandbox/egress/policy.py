@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from ale_jax.config.setting import setting
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 MAX_NAME = 253  # RFC 1035, without the trailing dot
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -24,6 +25,11 @@ NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
 # What stands before each colon has none itself, so no text can be divided in more than one way.
 AUTHORITY = re.compile(
     r"(\[(?P<ipv6>[^\[\]:]*:[^\[\]]*)\]|(?P<host>[^:\[\]]*))(:(?P<port>[^:/]*))?"
+)
+# RFC 6761 and 6762 (with its appendix G), RFC 8375.
+INNER_NAMES = (
+    *(".localhost", ".local", ".localdomain", ".home.arpa"),
+    *(".intranet", ".internal", ".private", ".corp", ".home", ".lan"),
 )
 MAX_AUTHORITY = len(f"{'a' * MAX_NAME}.:65535")
 PORT = re.compile(r"[1-9][0-9]{0,4}")
@@ -67,6 +73,12 @@ def literal_address(host: str) -> Address | None:
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host)
     return None
+
+
+def is_inner_name(host: str) -> bool:
+    """Whether a canonical host is a name that no public one ends with, such as
+    metadata.google.internal. What it means depends on who looks it up."""
+    return literal_address(host) is None and ("." not in host or host.endswith(INNER_NAMES))
 
 
 def split_authority(text: str) -> tuple[str, str | None]:
@@ -157,16 +169,30 @@ IPV6_REFUSED = tuple(
         "3fff::/20",  # documentation
     )
 )
+# The operator of a host may name parts of these (`uplink.Uplink`).
+PRIVATE = tuple(
+    ipaddress.ip_network(text)
+    for text in ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
+)
 # In a network without IPv4, every IPv4-only name resolves to one of these.
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 def is_public(address: Address) -> bool:
     """Whether it is a global unicast address."""
-    address = _translated(address)
+    address = translated(address)
     if address.version == 4:
-        return not any(address in network for network in IPV4_REFUSED)
-    return address in IPV6_GLOBAL and not any(address in network for network in IPV6_REFUSED)
+        return not lies_in(address, IPV4_REFUSED)
+    return address in IPV6_GLOBAL and not lies_in(address, IPV6_REFUSED)
+
+
+def is_private(address: Address) -> bool:
+    """Whether it is one that the operator of a host may let sandboxes reach."""
+    return lies_in(translated(address), PRIVATE)
+
+
+def lies_in(address: Address, networks: Iterable[Network]) -> bool:
+    return any(address in network for network in networks)
 
 
 def is_own(address: Address) -> bool:
@@ -175,7 +201,7 @@ def is_own(address: Address) -> bool:
     This tries to bind a socket to it, which the kernel permits only for its own addresses. With
     net.ipv4.ip_nonlocal_bind it permits any, so every address counts as this host's own.
     """
-    address = _translated(address)
+    address = translated(address)
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -219,7 +245,7 @@ def in_turn(found: Iterable[Address]) -> tuple[Address, ...]:
     return tuple(address for turn in turns for address in turn if address is not None)
 
 
-def _translated(address: Address) -> Address:
+def translated(address: Address) -> Address:
     """The IPv4 address to which a NAT64 gateway would translate it; otherwise itself."""
     if address.version == 6 and address in NAT64:
         return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
@@ -241,9 +267,9 @@ class EgressPolicy:
         (),
         'only for an allowlist: "pypi.org" (ports 80 and 443), "pypi.org:8443", '
         '"*.example.org:443" (one or more labels in front, but not example.org itself), and '
-        "public addresses. At most 1,000 entries. Names are compared in lower case, without a "
-        "trailing dot, in their xn-- form. A list, as from JSON, becomes a tuple. ValueError for "
-        "entries that make no sense.",
+        "public addresses, or private ones that the host's operator names. At most 1,000 entries. "
+        "Names are compared in lower case, without a trailing dot, in their xn-- form. A list, as "
+        "from JSON, becomes a tuple. ValueError for entries that make no sense.",
     )
 
     def __post_init__(self):
@@ -314,7 +340,7 @@ def _check_reachable(rule: Rule) -> None:
         raise ValueError(f"{rule.host!r} is one label; write a full name such as pypi.org")
     if address is not None and rule.subdomains:
         raise ValueError(f"the address {rule.host} has no subdomains; leave out the {WILDCARD!r}")
-    if address is not None and not is_public(address):
+    if address is not None and not (is_public(address) or is_private(address)):
         raise ValueError(f"no sandbox may reach {rule.host}; give a public address")
 
 

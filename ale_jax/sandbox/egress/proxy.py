@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
-from ale_jax.sandbox.egress.policy import Address, Authority, EgressPolicy, look_up, refusal
+from ale_jax.sandbox.egress.connector import Connector
+from ale_jax.sandbox.egress.policy import Address, Authority, EgressPolicy, look_up
 from ale_jax.sandbox.egress.request import (
     UNRECOGNIZED_NAME,
     Request,
@@ -22,11 +22,12 @@ from ale_jax.sandbox.egress.streams import (
     EgressRefusal,
     Incoming,
     Reader,
+    Streams,
     Writer,
+    timed_out,
 )
+from ale_jax.sandbox.egress.uplink import DIRECT, Uplink
 
-LOOKUP_THREADS = 4
-MAX_ADDRESSES = 4  # of one name that are checked and tried
 DEFAULT_LIMITS = EgressLimits()
 
 Record = Callable[..., None]
@@ -38,8 +39,7 @@ class EgressProxy:
     """The proxy of one sandbox, in one event loop. Only that loop's thread may call it.
 
     record: called for every refusal, as `monitor.events.EventLog.record`.
-    look_up: returns the addresses of a canonical host; it may block.
-    refuses: returns why an address may not be reached, whatever the policy, or None.
+    uplink, look_up: as of `Connector`, whose errors it raises.
     """
 
     def __init__(
@@ -47,19 +47,16 @@ class EgressProxy:
         policy: EgressPolicy,
         record: Record,
         *,
+        uplink: Uplink = DIRECT,
         limits: EgressLimits = DEFAULT_LIMITS,
         look_up: Callable[[str], Sequence[Address]] = look_up,
-        refuses: Callable[[Address], str | None] = refusal,
     ):
         self._policy = policy
         self._record = record
         self._limits = limits
-        self._look_up = look_up
-        self._refuses = refuses
+        self._connector = Connector(uplink, limits, look_up)
         self._connections: set[EgressConnection] = set()
         self._refused = 0
-        # Its own pool, since a lookup cannot be cancelled, and other work must not wait for it.
-        self._threads = ThreadPoolExecutor(LOOKUP_THREADS, "egress-lookup")
 
     @property
     def policy(self) -> EgressPolicy:
@@ -79,7 +76,7 @@ class EgressProxy:
         self._policy = EgressPolicy("none")
         for connection in self._connections:
             connection.cut()
-        self._threads.shutdown(wait=False)
+        self._connector.close()
 
     def __enter__(self) -> EgressProxy:
         return self
@@ -108,7 +105,7 @@ class EgressProxy:
         except (OSError, EgressRefusal) as error:
             if not connection.was_cut:
                 if isinstance(error, TimeoutError) and not connection.answered:
-                    raise _timeout(f"{connection.authority} did not answer") from error
+                    raise timed_out(f"{connection.authority} did not answer") from error
                 raise
         if connection.cut_for is not None:
             raise connection.cut_for
@@ -134,12 +131,12 @@ class EgressProxy:
             raise EgressRefusal(408, "request", "the head of the request took too long") from error
         connection.authority = request.authority
         self._judge(request.authority)
-        upstream = await self._connect(request.authority)
-        connection.leads_through(upstream[1])
+        request, far = await self._connector.connect(request)
+        connection.leads_through(far[1])
         if request.head is None:
-            await tunnel(connection, upstream)
+            await tunnel(connection, far)
         else:
-            await forward(connection, request, upstream)
+            await forward(connection, request, far)
 
     def _judge(self, authority: Authority) -> None:
         if self._policy.permits(authority.host, authority.port):
@@ -147,39 +144,6 @@ class EgressProxy:
         if self._policy.mode == "none":
             raise EgressRefusal(403, "mode", "this sandbox has no network")
         raise EgressRefusal(403, "allowlist", f"{authority} is not on this sandbox's allowlist")
-
-    async def _connect(self, authority: Authority) -> Upstream:
-        """Connects by a checked address, because the name could resolve differently now."""
-        candidates = await self._addresses(authority.host)
-        failures = []
-        for address in candidates:
-            try:
-                async with asyncio.timeout(self._limits.connect_seconds / len(candidates)):
-                    return await asyncio.open_connection(str(address), authority.port, limit=CHUNK)
-            except OSError as error:
-                failures.append(error)
-        reasons = "; ".join(f"{a}: {e!r}" for a, e in zip(candidates, failures, strict=True))
-        if all(isinstance(failure, TimeoutError) for failure in failures):
-            raise _timeout(f"{authority} could not be connected to", reasons)
-        raise EgressRefusal(502, "unreachable", f"{authority} could not be connected to", reasons)
-
-    async def _addresses(self, host: str) -> list[Address]:
-        """The addresses of a host that may be reached, at least one. Errors: Refusal."""
-        lookup = asyncio.get_running_loop().run_in_executor(self._threads, self._look_up, host)
-        try:
-            async with asyncio.timeout(self._limits.connect_seconds):
-                found = (await lookup)[:MAX_ADDRESSES]
-            verdicts = {address: self._refuses(address) for address in found}
-        except TimeoutError as error:
-            raise _timeout(f"{host} could not be resolved") from error
-        except OSError as error:
-            line = f"{host} could not be resolved"
-            raise EgressRefusal(502, "unreachable", line, str(error)) from error
-        reachable = [address for address, reason in verdicts.items() if reason is None]
-        if not reachable:
-            reasons = "; ".join(f"{address}: {reason}" for address, reason in verdicts.items())
-            raise EgressRefusal(403, "address", f"{host} has no public address", reasons)
-        return reachable
 
     def _tell(self, refusal: EgressRefusal, authority: Authority | None) -> None:
         self._refused += 1
@@ -194,10 +158,6 @@ class EgressProxy:
             )
         if self._refused == self._limits.recorded:
             self._record("egress_muted", "further refusals of this sandbox are not recorded")
-
-
-def _timeout(what: str, detail: str = "") -> EgressRefusal:
-    return EgressRefusal(504, "timeout", f"{what} in time", detail)
 
 
 class EgressConnection:
@@ -219,11 +179,11 @@ class EgressConnection:
         self.deadline = asyncio.timeout(None)
         self._lingers = False
         self._writer = writer
-        self._upstream: asyncio.StreamWriter | None = None
+        self._far: asyncio.StreamWriter | None = None
         self._limits = limits
 
-    def leads_through(self, upstream: asyncio.StreamWriter) -> None:
-        self._upstream = upstream
+    def leads_through(self, far: asyncio.StreamWriter) -> None:
+        self._far = far
         self.touch()
 
     async def send(self, data: bytes) -> None:
@@ -235,8 +195,8 @@ class EgressConnection:
 
     async def send_on(self, data: bytes) -> None:
         """Sends data to the far side. Errors: OSError."""
-        self._upstream.write(data)
-        await self._upstream.drain()
+        self._far.write(data)
+        await self._far.drain()
         self.touch()
 
     def touch(self) -> None:
@@ -271,8 +231,8 @@ class EgressConnection:
 
     def _abort(self) -> None:
         # Not close(), which would wait for a far side that does not read.
-        if self._upstream is not None:
-            self._upstream.transport.abort()
+        if self._far is not None:
+            self._far.transport.abort()
 
     def _end_in(self, seconds: float) -> None:
         if not self.deadline.expired():  # an expired timeout cannot be rescheduled
@@ -281,12 +241,10 @@ class EgressConnection:
 
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
-Upstream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
-
-async def tunnel(connection: EgressConnection, upstream: Upstream) -> None:
+async def tunnel(connection: EgressConnection, far: Streams) -> None:
     """Relays bytes both ways until the far side closes. Errors: Refusal, OSError."""
-    reader, writer = upstream
+    reader, writer = far
 
     async def ask() -> None:
         await connection.send_on(await read_hello(connection.incoming, connection.authority))
@@ -299,7 +257,7 @@ async def tunnel(connection: EgressConnection, upstream: Upstream) -> None:
     await _until_answered(ask(), _answer(connection, reader))
 
 
-async def forward(connection: EgressConnection, request: Request, upstream: Upstream) -> None:
+async def forward(connection: EgressConnection, request: Request, far: Streams) -> None:
     """Forwards one request, and relays the response until the far side closes.
 
     Anything that the sandbox sends after the request is ignored.
@@ -315,7 +273,7 @@ async def forward(connection: EgressConnection, request: Request, upstream: Upst
             connection.linger()
 
     try:
-        await _until_answered(ask(), _answer(connection, upstream[0]))
+        await _until_answered(ask(), _answer(connection, far[0]))
     except OSError as error:
         if connection.answered:
             raise

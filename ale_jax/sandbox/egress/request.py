@@ -228,6 +228,8 @@ def parse_request(lines: Sequence[str]) -> Request:
         if body_bytes != 0:
             raise malformed("a CONNECT has no body")
         return Request(_authority(target, None), None, 0)
+    if method.upper() == "TRACE":  # a proxy further on would answer with our request, and its login
+        raise malformed("TRACE is not passed on")
     match = TARGET.fullmatch(target)
     if match is None:
         raise malformed("this is a proxy: request a full http URL, or CONNECT HOST:PORT")

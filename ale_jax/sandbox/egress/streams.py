@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from typing import Protocol
 
@@ -65,11 +66,16 @@ class EgressRefusal(Exception):
         return ("\r\n".join(head) + "\r\n\r\n" + body).encode("ascii")
 
 
+def timed_out(what: str, detail: str = "") -> EgressRefusal:
+    return EgressRefusal(504, "timeout", f"{what} in time", detail)
+
+
 def malformed(line: str) -> EgressRefusal:
     return EgressRefusal(400, "request", line)
 
 
 CHUNK = 1 << 16
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Reader(Protocol):

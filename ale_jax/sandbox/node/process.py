@@ -73,11 +73,12 @@ class StateDirectory:
                 raise SandboxStartError(f"the process of {self.path} ended; see {LOG} there")
         had = json.loads((self.path / ABOUT).read_text())["asked"]
         for name, value in asked.items():
-            if had[name] != value:
+            if had.get(name) != value:  # a process of an older version knows fewer
                 await client.close()
+                option = name.replace("_", "-")
                 raise ValueError(
-                    f"--{name} {value!r}: the sandboxes of {self.path} were started with"
-                    f" {had[name]!r}; type: ale-sandbox stop-node {self.path}"
+                    f"--{option} {value!r}: the sandboxes of {self.path} were started with"
+                    f" {had.get(name)!r}; type: ale-sandbox stop-node {self.path}"
                 )
         return client
 

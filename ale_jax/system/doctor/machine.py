@@ -202,7 +202,8 @@ def check_sandboxes(config: RunConfig) -> Finding:
     name, spec = "sandboxes", sandboxed(config)
     if spec is None:
         return ok(name, "none, as no task needs one")
-    runtime = runtime_of_run(config.rollout.runtime, spec, login_of(config.rollout.runtime))
+    rollout = config.rollout
+    runtime = runtime_of_run(rollout.runtime, spec, login_of(rollout.runtime), rollout.uplink)
     began = time.monotonic()
     with runtime.start(spec, {}) as sandbox:
         result = sandbox.run("true")

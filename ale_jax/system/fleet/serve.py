@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import logging
 import sys
 from collections.abc import Sequence
@@ -15,14 +14,12 @@ from collections.abc import Sequence
 from ray.exceptions import RayError
 
 from ale_jax.sandbox.api import SandboxError
-from ale_jax.sandbox.cli.local import owns_sandboxes, run_service
+from ale_jax.sandbox.cli.local import MakeRuntime, owns_sandboxes, run_service
 from ale_jax.sandbox.cli.main import FAILED, INTERRUPTED
 from ale_jax.sandbox.cli.parser import add_serve_options
 from ale_jax.sandbox.cli.tables import printable
 from ale_jax.sandbox.pool.events import log_event
 from ale_jax.sandbox.pool.options import PoolOptions
-from ale_jax.sandbox.runtime import pick_runtime
-from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.actors.cluster import ray_cluster
 from ale_jax.system.fleet.fleet import Fleet
 
@@ -51,12 +48,12 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def fleet(runtime_name: str, spec: SandboxSpec, options: PoolOptions) -> tuple[Fleet, str]:
+def fleet(make_runtime: MakeRuntime, options: PoolOptions) -> tuple[Fleet, str]:
     """Returns the fleet of the cluster that this process has joined. Each node picks its own
     runtime."""
     # So that joined and lost nodes are logged.
     logging.getLogger(log_event.__module__).setLevel(logging.INFO)
-    return Fleet(functools.partial(pick_runtime, runtime_name, spec), options), "all Ray nodes"
+    return Fleet(make_runtime, options), "all Ray nodes"
 
 
 if __name__ == "__main__":

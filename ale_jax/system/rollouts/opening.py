@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ale_jax.config.rollout import THREADS, PlacementConfig, RolloutConfig
+from ale_jax.config.run import RunConfig
 from ale_jax.envs import registry
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.custody.ledger import Ledger
@@ -58,16 +59,8 @@ def open_rollouts(
     own = PolicyReplica(ledger, url, lambda: engines.stats.sampled_tokens)
     files = {file.name: file.read_text() for file in setting.tokenizer_folder.iterdir()}
     replicas = PolicyReplicas([own, *processes.open_replicas(files, players.address)])
-    spec = WorkerSpec(
-        rollout.runtime,
-        sandboxed(config),
-        config.agent,
-        config.external_agent,
-        config.worlds.solved_at,
-        login_of(rollout.runtime),
-    )
     deadlines = config.deadlines
-    pool = players.open_pool(spec, deadlines.placement_seconds, record)
+    pool = players.open_pool(worker_spec(config), deadlines.placement_seconds, record)
     workers = stack.enter_context(
         RolloutWorkers(pool, replicas, deadlines, rollout.retries, record)
     )
@@ -80,6 +73,18 @@ def open_rollouts(
 
     scheduler = stack.enter_context(RolloutScheduler(workers, check_system))
     return Rollouts(workers, replicas, scheduler)
+
+
+def worker_spec(config: RunConfig) -> WorkerSpec:
+    return WorkerSpec(
+        config.rollout.runtime,
+        sandboxed(config),
+        config.agent,
+        config.external_agent,
+        config.worlds.solved_at,
+        login_of(config.rollout.runtime),
+        config.rollout.uplink,
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,12 +8,14 @@ import urllib.request
 
 import pytest
 
-from ale_jax.sandbox.egress.policy import EgressPolicy, literal_address, refusal
+from ale_jax.sandbox.egress.policy import EgressPolicy, literal_address
 from ale_jax.sandbox.egress.request import UNRECOGNIZED_NAME
+from ale_jax.sandbox.egress.uplink import DIRECT
 from tests.sandbox.egress.test_hello import openssl_hello
 from tests.sandbox.egress.world import (
     HERE,
     HTTP,
+    Anywhere,
     EchoSite,
     Names,
     SilentSite,
@@ -161,7 +163,7 @@ async def test_a_refusal_says_which_rule_and_is_recorded(
     policy, host, port, code, rule, words, ask
 ):
     names = LiteralsToo(a=["8.8.8.8"], private=["10.0.0.1", "fd00::1"], empty=[])
-    async with proxy_to(policy=policy, names=names, refuses=refusal) as proxy:
+    async with proxy_to(policy=policy, names=names, uplink=DIRECT) as proxy:
         answer = await proxy.ask(ask(f"{host}:{port}"))
         assert status(answer) == code and words in line(answer)
         ((kind, detail, fields),) = proxy.told
@@ -192,7 +194,7 @@ def addressed(host):
 @in_loop
 async def test_only_the_operator_is_told_the_address():
     async with proxy_to(
-        policy=EgressPolicy("open"), names=Names(a=["10.9.8.7"]), refuses=refusal
+        policy=EgressPolicy("open"), names=Names(a=["10.9.8.7"]), uplink=DIRECT
     ) as proxy:
         answer = await proxy.ask(connect("a.test:443"))
         assert b"10.9.8.7" not in answer and "10.9.8.7" in proxy.told[0][1]
@@ -210,7 +212,7 @@ async def test_the_address_that_was_judged_is_the_one_that_is_connected_to():
     names, judged = Rebinding(a=[]), []
     async with Site(b"judged").open("127.0.0.2") as site, Site(b"other").open(HERE, site.port):
         async with proxy_to(
-            site, names=names, refuses=lambda address: judged.append(str(address))
+            site, names=names, uplink=Anywhere(lambda address: judged.append(str(address)))
         ) as proxy:
             assert await proxy.ask(get(f"a.test:{site.port}")) == b"judged"
     assert names.asked == ["a.test"] and judged == ["127.0.0.2"]
@@ -223,7 +225,7 @@ async def test_of_several_addresses_a_refused_one_is_left_out_and_a_dead_one_pas
         async with proxy_to(
             site,
             names=names,
-            refuses=lambda address: "bad" if str(address) == "127.0.0.4" else None,
+            uplink=Anywhere(lambda address: "bad" if str(address) == "127.0.0.4" else None),
         ) as proxy:
             assert await proxy.ask(get(f"a.test:{site.port}")) == b"good"
 

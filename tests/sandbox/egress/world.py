@@ -108,11 +108,27 @@ class SilentSite(Site):
         super().__init__(answers_to=b"\0never\0")
 
 
+class Anywhere:
+    """An uplink by which sandboxes reach all that `refuses` has no reason against, as sites on
+    loopback."""
+
+    networks = ()
+
+    def __init__(self, refuses=lambda address: None):
+        self._refuses = refuses
+
+    def refusal(self, address, port):
+        return self._refuses(address)
+
+    def upstream(self):
+        return None
+
+
 class Proxy:
     """An EgressProxy behind a port, with whose clients one speaks in bytes."""
 
     def __init__(self, policy, names, told, **options):
-        options.setdefault("refuses", lambda address: None)
+        options.setdefault("uplink", Anywhere())
         self.proxy = EgressProxy(policy, told, look_up=names, **options)
         self.told, self.names = told, names
         self.clients = []
@@ -155,7 +171,7 @@ def proxy_to(*sites, policy=None, names=None, **options):
     """A proxy to sites that are called a.test, b.test, ..., all of which it permits."""
     letters = "abcdef"[: len(sites)]
     allow = [f"{letter}.test:{site.port}" for letter, site in zip(letters, sites)]
-    names = names or Names(**{letter: [HERE] for letter in letters})
+    names = Names(**{letter: [HERE] for letter in letters}) if names is None else names
     policy = policy or EgressPolicy("allowlist", allow)
     return Proxy(policy, names, Told(), **options).open()
 

@@ -101,6 +101,8 @@ def test_what_stays_is_said_and_ended_by_a_command(serve, capsys):
     words = ["serve", "--port=0", "--runtime=bubblewrap", "--slots=7", f"--state={serve.state}"]
     assert main(words) == 1
     assert "--slots 7: the sandboxes of" in capsys.readouterr().err
+    assert main([*words[:3], "--uplink-network=10.0.5.7", words[-1]]) == 1
+    assert "--uplink-network ['10.0.5.7']: the sandboxes of" in capsys.readouterr().err
     assert main(["stop-node", str(serve.state)]) == 0
     while not is_gone(owner):  # it has ended its sandboxes; Python itself is still ending
         pass

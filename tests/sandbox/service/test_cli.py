@@ -278,6 +278,8 @@ def test_bash_completes_commands_options_and_ids(real, id, tmp_path):
         (("cp", "/nothing/x", "nobody:x"), 1, "there is no sandbox 'nobody'"),
         (("rm",), 1, "--all"),
         (("serve", "--port", "0", "--runtime", "none"), 1, "runtime 'none'"),
+        (("serve", "--port", "0", "--uplink-network", "8.8.8.8"), 1, "must be within one of"),
+        (("serve", "--port", "0", "--uplink-proxy", "/proc/x"), 1, "'/proc/x' cannot be read"),
         (("serve", "--host", "0.0.0.0", "--state", "/proc/x"), 1, "there is no token"),
     ],
 )

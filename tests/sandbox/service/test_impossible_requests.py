@@ -3,6 +3,7 @@
 import pytest
 
 from ale_jax.sandbox.spec import SandboxSpec
+from tests.rows import each_row
 from tests.sandbox.service.rock_wire import ask, refusal, started
 
 
@@ -12,6 +13,24 @@ def test_a_process_without_words_is_invalid(http, memory, call):
         client.start(SandboxSpec())
     answer = http.post(f"/v1/sandboxes/box-0/{call}", json={"argv": []})
     assert answer.status_code == 422 and "argv" in answer.json()["error"]["message"]
+    assert memory.pool.calls == []
+
+
+@each_row(
+    "asked, name",
+    [
+        ({"network": {"mode": "open", "networks": ["10.0.0.0/8"]}}, "networks"),
+        ({"network": {"mode": "open", "proxy": "10.0.5.7:3128"}}, "proxy"),
+        ({"network": {"mode": "open"}, "uplink": {"networks": ["10.0.0.0/8"]}}, "uplink"),
+        ({"network": {"mode": "open"}, "uplink_network": ["10.0.0.0/8"]}, "uplink_network"),
+    ],
+)
+def test_what_is_around_a_host_is_not_a_tenants_to_say(http, memory, asked, name):
+    answer = http.post("/v1/sandboxes", json={"spec": asked})
+    assert answer.status_code == 422
+    assert f"no field {name!r}" in answer.json()["error"]["message"]
+    beside = http.post("/v1/sandboxes", json={"spec": {}, "uplink": asked})
+    assert beside.status_code == 422 and "uplink" in beside.json()["error"]["message"]
     assert memory.pool.calls == []
 
 

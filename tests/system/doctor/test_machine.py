@@ -1,6 +1,7 @@
 """Folders, limits and sandboxes, most of them of this machine."""
 
 import contextlib
+import dataclasses
 import io
 import os
 import resource
@@ -9,6 +10,8 @@ import sys
 
 import pytest
 
+from ale_jax.sandbox.egress.uplink import Uplink
+from ale_jax.system.checks import checked_config
 from ale_jax.system.doctor.findings import Finding, Report, State
 from ale_jax.system.doctor.machine import (
     check_folder,
@@ -18,6 +21,7 @@ from ale_jax.system.doctor.machine import (
     check_shared_memory,
     checkpoint_bytes,
 )
+from tests.config.smoke import smoke_with
 from tests.system.configs import smoke_config
 
 MIB = 1 << 20
@@ -99,6 +103,14 @@ def test_too_few_open_files_are_a_warning_with_what_to_type():
 def test_a_sandbox_is_started(runtime_name):
     finding = check_sandboxes(smoke_config(rollout={"runtime": runtime_name}))
     assert finding.state is State.OK and finding.found.startswith(f"{runtime_name} started")
+
+
+def test_a_proxy_whose_file_is_not_there_is_told(runtime_name):
+    rollout = {"runtime": runtime_name, "uplink": Uplink(proxy="/proc/x")}
+    config = checked_config(smoke_with({"sandbox.network.mode": "open"}))
+    config = dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, **rollout))
+    with pytest.raises(ValueError, match="'/proc/x' cannot be read"):
+        check_sandboxes(config)
 
 
 def test_a_runtime_that_does_not_start_is_a_failure_and_not_the_last_line(monkeypatch, capsys):
