@@ -66,6 +66,8 @@ ALWAYS_SKIPPED = (
     "needs root to mount",
     "cannot mount",
     "real weights are not part of the project",
+    "is not in every image",
+    "needs root to make a network",
 )
 
 
