@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ale_jax.gateway.custody.token_tree import Call, SampledTokens
+from ale_jax.gateway.custody.calls import Call, SampledTokens
 from ale_jax.gateway.requests import SampleOptions
 
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from ale_jax.errors import RolloutsFailed
 from ale_jax.gateway.conversations import Conversations, Policy, Sampled, StopChecker
-from ale_jax.gateway.custody.token_tree import Branch, BranchChoice, Call, GivenTurn, TokenTree
+from ale_jax.gateway.custody.calls import Branch, Call, GivenTurn
+from ale_jax.gateway.custody.token_tree import BranchChoice, TokenTree
 from ale_jax.gateway.formats.reply import Preview
 from ale_jax.gateway.language import Language
 from ale_jax.gateway.messages import ChatMessage
@@ -148,9 +149,12 @@ class GatewayEpisode:
         except RolloutsFailed as error:
             raise self._failed(error) from error
 
-    def record(self, pending: Pending, reply: ChatMessage, sampled: Sampled) -> None:
-        """Takes over what was sampled. reply: as it is sent to the agent."""
-        self.tree.finish(pending.call, reply, sampled, sampled.stop)
+    def record(
+        self, pending: Pending, reply: ChatMessage, sampled: Sampled, stop_text: str = ""
+    ) -> None:
+        """Takes over what was sampled. reply: as it is sent to the agent. stop_text: as in
+        `Call`."""
+        self.tree.finish(pending.call, reply, sampled, sampled.stop, stop_text)
         self._limit = None
         self._conversations.answered(pending.call, pending.conversation)
         self._wait_no_more(pending.call)
@@ -168,7 +172,7 @@ class GatewayEpisode:
         said = self._language.read(sampled.ids, request)
         named = tuple(dataclasses.replace(each, id=_new_id()) for each in said.calls)
         reply = ChatMessage("assistant", said.content, said.reasoning, named)
-        self.record(pending, reply, sampled)
+        self.record(pending, reply, sampled, said.stop)
         finish: Finish = "length" if sampled.stop != "stop" else "tool_calls" if named else "stop"
         return Choice(reply, finish, self._logprobs(sampled, request.options), said.stop)
 

@@ -16,7 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ale_jax.gateway.custody.token_tree import Branch, BranchChoice
+from ale_jax.gateway.custody.calls import Branch
+from ale_jax.gateway.custody.token_tree import BranchChoice
 from ale_jax.gateway.episode import GatewayEpisode
 from ale_jax.gateway.metrics import OPEN
 from ale_jax.gateway.requests import ApiError

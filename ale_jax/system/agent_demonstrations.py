@@ -22,8 +22,9 @@ from ale_jax.envs.registry import kind_of, make_env
 from ale_jax.envs.transcripts import Transcript
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.conversations import StopChecker
+from ale_jax.gateway.custody.calls import Call
 from ale_jax.gateway.custody.engine_policy import ChatRender, language_of
-from ale_jax.gateway.custody.token_tree import Call, TokenTree
+from ale_jax.gateway.custody.token_tree import TokenTree
 from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.messages import ChatMessage

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ale_jax.gateway.custody.token_tree import Call, GivenTurn
+from ale_jax.gateway.custody.calls import Call, GivenTurn
 from ale_jax.gateway.episode import GatewayEpisode, Pending
 from ale_jax.gateway.messages import ChatMessage, ToolCall
 from ale_jax.gateway.requests import ChatRequest, SampleOptions

@@ -6,7 +6,7 @@ import collections
 import itertools
 from typing import Any
 
-from ale_jax.gateway.custody.token_tree import Call
+from ale_jax.gateway.custody.calls import Call
 from benchmarks.gateway.agents import Agents, Told
 from benchmarks.gateway.ids import delivered
 from benchmarks.gateway.plan import Plan

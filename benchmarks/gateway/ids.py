@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from ale_jax.gateway.custody.token_tree import Branch
+from ale_jax.gateway.custody.calls import Branch
 from ale_jax.gateway.custody.trajectories import trajectory_of
 from ale_jax.records import Episode, EpisodeKey, SideBranch, Task, Trajectory, Turn
 from ale_jax.status import Status

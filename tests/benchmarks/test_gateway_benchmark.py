@@ -14,7 +14,7 @@ import pytest
 from ale_jax.gateway.api import openai_chat
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.custody import token_tree
-from ale_jax.gateway.custody.token_tree import Branch
+from ale_jax.gateway.custody.calls import Branch
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import ApiError, ChatRequest, SampleOptions

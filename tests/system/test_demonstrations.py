@@ -13,7 +13,7 @@ from ale_jax.algo.losses import count_loss_denominator, sft_loss
 from ale_jax.config.learn import Shape
 from ale_jax.data.packing import pack
 from ale_jax.envs.transcripts import Transcript, demonstration
-from ale_jax.gateway.custody.token_tree import Call
+from ale_jax.gateway.custody.calls import Call
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.learn.step import forward
 from ale_jax.model.params import init_params

@@ -86,7 +86,7 @@ def with_more_tools(told, turn):
 def in_other_words(told, turn):
     """The policy's replies, with the call that the agent made of each."""
     return [
-        dataclasses.replace(m, content=f"{m.content}\nCalling tools")
+        dataclasses.replace(m, content=f"Calling tools\n{m.content}")
         if m.role == "assistant"
         else m
         for m in told

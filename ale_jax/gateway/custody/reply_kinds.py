@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from ale_jax.gateway.custody.token_tree import Call
+from ale_jax.gateway.custody.calls import Call
 from ale_jax.gateway.json_values import value_or_text
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.records import ReplyKind

@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 
 class Asked(Protocol):
-    """A call, as in `custody.token_tree`."""
+    """A call, as in `custody.calls`."""
 
     @property
     def start(self) -> bytes: ...

@@ -13,6 +13,7 @@ agent's message differs from what was sampled, the tree forks, and the agent's v
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import threading
@@ -21,6 +22,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from ale_jax.gateway.custody.additions import with_additions
+from ale_jax.gateway.custody.calls import Branch, Call, GivenTurn, SampledTokens
 from ale_jax.gateway.custody.retries import abandoned
 from ale_jax.gateway.messages import (
     ChatMessage,
@@ -29,38 +32,8 @@ from ale_jax.gateway.messages import (
     tools_key,
     without_volatile_headers,
 )
-from ale_jax.records import ReplyKind
 
 BranchChoice = Literal["all", "longest", "leaf"]
-
-
-class SampledTokens(Protocol):
-    """What the engine sampled for a call, as in `ale_jax.engine.request.Sampled`."""
-
-    @property
-    def ids(self) -> np.ndarray: ...
-
-    @property
-    def logp_mu(self) -> np.ndarray: ...
-
-    @property
-    def version(self) -> np.ndarray: ...
-
-    @property
-    def expert_TLK(self) -> np.ndarray | None: ...
-
-    @property
-    def mask_id(self) -> np.ndarray | None: ...
-
-
-@dataclasses.dataclass(frozen=True)
-class GivenTurn:
-    """A turn that was not sampled in this episode. prompt_ids: before the reply. text: the reply as
-    the agent tells it."""
-
-    prompt_ids: np.ndarray
-    text: str
-    reply: SampledTokens
 
 
 class Render(Protocol):
@@ -76,78 +49,9 @@ class Render(Protocol):
 
         after: the reply of the policy that they follow; None if they begin a conversation. If it
         was cut off, its end comes first.
+
+        ValueError if the model's template refuses them.
         """
-
-
-@dataclasses.dataclass(eq=False)
-class Call:
-    """A call to the policy.
-
-    parent: the call whose reply the agent has continued. messages: those since then. key: of the
-    conversation up to the reply; b"" before there is one. sampled: None until the engine has
-    answered. stop: as in `ale_jax.engine.request.Sampled`. lost: whether the agent may not have got
-    the answer. is_retry: whether the agent says that it has asked this before. was_sent: whether
-    something of a lost answer was sent that the agent could act on. abandoned: whether it is lost,
-    and was asked for again. is_given: see `GivenTurn`. has_tools: whether it offers tools. retold:
-    the replies among `messages`, as the agent tells them, each with the key of all that comes
-    before. begun, ended, lost_at: when it was made, answered and lost, in ticks of the tree. kind,
-    number: as in `records.Turn`, once the episode has ended.
-    """
-
-    parent: Call | None
-    messages: tuple[ChatMessage, ...]
-    prompt_ids: np.ndarray
-    start: bytes
-    reply: ChatMessage | None = None
-    sampled: SampledTokens | None = None
-    key: bytes = b""
-    stop: str = "stop"
-    lost: bool = False
-    is_retry: bool = False
-    was_sent: bool = False
-    abandoned: bool = False
-    is_given: bool = False
-    has_tools: bool = False
-    retold: tuple[tuple[bytes, ChatMessage], ...] = ()
-    begun: int = 0
-    ended: int = 0
-    lost_at: int = 0
-    children: int = 0
-    kind: ReplyKind = ReplyKind.ACTION
-    number: int = 0
-
-    @property
-    def answer(self) -> SampledTokens:
-        """What was sampled for the call, which the engine has answered."""
-        assert self.sampled is not None, "the engine has not answered this call"
-        return self.sampled
-
-    def path(self) -> list[Call]:
-        """Returns the calls from the beginning of the conversation to this one."""
-        found: list[Call] = []
-        call: Call | None = self
-        while call is not None:
-            found.append(call)
-            call = call.parent
-        return found[::-1]
-
-    def context_ids(self) -> np.ndarray:
-        """Returns all ids before the reply."""
-        ids = [part for call in self.path()[:-1] for part in (call.prompt_ids, call.answer.ids)]
-        return np.concatenate([*ids, self.prompt_ids])
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(len(call.prompt_ids) + len(call.answer.ids) for call in self.path())
-
-
-@dataclasses.dataclass(frozen=True)
-class Branch:
-    """Calls of one conversation. The replies of the first `num_shared` are context here: they were
-    delivered with an earlier branch, or not sampled in this episode."""
-
-    calls: tuple[Call, ...]
-    num_shared: int
 
 
 @dataclasses.dataclass
@@ -172,6 +76,7 @@ class TokenTree:
         self._lock = threading.Lock()
         self._calls: list[Call] = []  # those that are answered, in the order of their answers
         self._by_key: dict[bytes, list[Call]] = {}
+        self._by_start: dict[bytes, list[Call]] = {}
         self._ticks = itertools.count(1)
         self._roots = 0  # of these calls, those that begin a conversation
         self._lost: list[Call] = []  # the newest ones, also those that were abandoned
@@ -211,6 +116,26 @@ class TokenTree:
         start = tools_key(tools)
         keys = path_keys(start, messages)
         with self._lock:
+            _, known = self._parent(keys)
+        new = messages[known:]
+        if any(message.role == "assistant" for message in new):
+            with self._lock:
+                told = with_additions((start, *keys)[known], new, self._by_start)
+            if told != new:
+                told = (*messages[:known], *told)
+                # Unless the template refuses two messages of the policy in a row.
+                with contextlib.suppress(ValueError):
+                    return self._placed(path_keys(start, told), told, tools)
+        return self._placed(keys, messages, tools)
+
+    def _placed(
+        self,
+        keys: Sequence[bytes],
+        messages: Sequence[ChatMessage],
+        tools: Sequence[dict[str, Any]],
+    ) -> Call:
+        """keys: of the messages, as from `path_keys`. ValueError as from `Render`."""
+        with self._lock:
             parent, known = self._parent(keys)
         new = tuple(messages[known:])
         after = None if parent is None else parent.answer.ids
@@ -220,16 +145,23 @@ class TokenTree:
         return Call(parent, new, prompt_ids, keys[-1], has_tools=bool(tools), retold=retold)
 
     def finish(
-        self, call: Call, reply: ChatMessage, sampled: SampledTokens, stop: str = "stop"
+        self,
+        call: Call,
+        reply: ChatMessage,
+        sampled: SampledTokens,
+        stop: str = "stop",
+        stop_text: str = "",
     ) -> None:
-        """Records what the policy has answered. reply: as it is sent to the agent."""
+        """Records what the policy has answered. reply: as it is sent to the agent. stop, stop_text:
+        as in `Call`."""
         assert call.sampled is None, "a call is answered once"
         with self._lock:
-            call.reply, call.sampled, call.stop = reply, sampled, stop
+            call.reply, call.sampled, call.stop, call.stop_text = reply, sampled, stop, stop_text
             call.ended = next(self._ticks)
             (call.key,) = path_keys(call.start, [reply])
             self._calls.append(call)
             self._by_key.setdefault(call.key, []).append(call)
+            self._by_start.setdefault(call.start, []).append(call)
             self._add_child(call.parent, 1)
             self._abandon()
             if self._remembered is not None and len(self._calls) > self._remembered:
@@ -312,9 +244,10 @@ class TokenTree:
 
     def _forget(self, call: Call) -> None:
         self._calls.remove(call)
-        self._by_key[call.key].remove(call)
-        if not self._by_key[call.key]:
-            del self._by_key[call.key]
+        for known, key in ((self._by_key, call.key), (self._by_start, call.start)):
+            known[key].remove(call)
+            if not known[key]:
+                del known[key]
         self._add_child(call.parent, -1)
 
     def _add_child(self, parent: Call | None, number: int) -> None:
@@ -348,9 +281,10 @@ class TokenTree:
     def _count(self, call: Call) -> None:
         call.begun = next(self._ticks)
         self._lost_last.clear()
-        if any(message.role == "assistant" for message in call.messages):
-            self.counts.edited += 1
         parent = call.parent
+        # What stands right behind a reply was added to it.
+        told = call.messages[parent is not None :]
+        self.counts.edited += any(message.role == "assistant" for message in told)
         self.counts.ambiguous += parent is not None and self._has_double(parent)
         siblings = self._roots if parent is None else parent.children
         self.counts.forks += siblings > 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ale_jax.gateway.custody.token_tree import Branch, Call, GivenTurn
+from ale_jax.gateway.custody.calls import Branch, Call, GivenTurn
 from ale_jax.records import Episode, SideBranch, Trajectory, Turn
 
 Decode = Callable[[np.ndarray], str]

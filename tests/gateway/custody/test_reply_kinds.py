@@ -158,7 +158,7 @@ def test_an_agent_that_rewrites_all_its_turns_has_carried_out_all_of_them(tree):
     told = [TASK]
     for number in range(5):
         reply = answer(tree, told, f"step {number}")
-        told += [say("assistant", f"{reply.content}\nCalling tools"), SEEN]
+        told += [say("assistant", f"Calling tools\n{reply.content}"), SEEN]
     assert {kind for _, kind in kinds(tree)} == {"action"} and tree.counts.edited == 4
 
 
