@@ -17,6 +17,36 @@ from ale_jax.sandbox.relay import Door, Serve, Tunnel, check_port, relay_to
 from ale_jax.sandbox.spec import NO_NETWORK
 
 
+class PortConnection:
+    """A connection to `port` of a sandbox. It has the methods of a `SandboxProcess` on pipes, so
+    that whoever carries the input and output of one carries those of the other."""
+
+    def __init__(self, stream: Stream, port: int):
+        self._stream, self._port = stream, port
+
+    async def receive(self) -> tuple[str, bytes] | None:
+        """What the program inside has sent; None when it has ended its side."""
+        piece = await self._stream.receive()
+        return None if piece is None else ("stdout", piece[1])
+
+    async def write(self, data: bytes) -> None:
+        """Waits while the program does not read. Empty data ends this side."""
+        if data:
+            await self._stream.send(data, even_if_ended=False)
+        else:
+            self._stream.end()
+
+    async def resize(self, rows: int, columns: int) -> None:
+        raise ValueError("a connection has no terminal")
+
+    async def wait(self) -> int:
+        """Returns 0 when the program has ended its side. SandboxError if there is none."""
+        outcome = await self._stream.outcome()
+        if "error" in outcome:
+            raise SandboxError(f"port {self._port} of the sandbox: {outcome['error']!s:.200}")
+        return 0
+
+
 class PortCalls(Exchange):
     """What programs inside reach outside, and what is reached of them."""
 
@@ -61,7 +91,7 @@ class PortCalls(Exchange):
             tunnel.close()
 
     async def connect(self, port: int) -> Stream:
-        """Connects to the service that listens on `port` inside the sandbox.
+        """Connects to the program that listens on `port` inside the sandbox.
 
         If nothing listens on the port, the stream ends immediately with an "error" in its outcome.
 
@@ -69,6 +99,15 @@ class PortCalls(Exchange):
         """
         check_port(port)
         return self._machine.link.open({"do": "connect", "port": port}, body=True)
+
+    @contextlib.asynccontextmanager
+    async def connected(self, port: int) -> AsyncIterator[PortConnection]:
+        """As `connect`, for the duration of the block."""
+        stream = await self.connect(port)
+        try:
+            yield PortConnection(stream, port)
+        finally:
+            stream.cancel()
 
     async def open_network(self, proxy: EgressProxy, port: int, serve: Serve) -> None:
         """Makes `proxy` reachable on `port` inside the sandbox, from now on."""

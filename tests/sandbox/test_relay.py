@@ -8,7 +8,7 @@ from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.blocking import wait_for
 from ale_jax.sandbox.relay import CONNECTIONS
 from ale_jax.sandbox.runner import wire
-from tests.sandbox.upstream import CALL, CLIENT, MANY_CLIENTS, upstream
+from tests.sandbox.upstream import CALL, CLIENT, MANY_CLIENTS, STAYS, upstream
 
 pytestmark = pytest.mark.each_runtime
 
@@ -95,6 +95,25 @@ def test_a_service_inside_is_called_from_outside(box):
         return answer
 
     assert wait_for(fetch()).endswith(b"\r\n\r\ncontent\n")
+
+
+def test_a_connection_is_over_with_its_block_whatever_the_program_does(box):
+    box.write({"stay.py": STAYS.format(port=8000).encode()})
+    box.start_job("server", "python3 stay.py")
+    link = box.later.machine.link
+
+    async def greeted():
+        async with box.later.connected(8000) as connection:
+            return await connection.receive()
+
+    async def settled():
+        while len(link._streams) > 1:  # that of the job
+            await asyncio.sleep(0.01)
+
+    while wait_for(greeted()) is None:
+        pass
+    assert wait_for(greeted()) == ("stdout", b"hi\n")
+    wait_for(asyncio.wait_for(settled(), 10))
 
 
 def test_a_port_that_nobody_serves(box):

@@ -1,6 +1,7 @@
-"""A server outside, and the programs that call it from inside a sandbox."""
+"""A server outside, and the programs that call it from inside a sandbox; and one inside."""
 
 import contextlib
+import socket
 import socketserver
 import threading
 
@@ -23,7 +24,32 @@ for sock in socks:
 print(len(socks))
 """
 
+ANSWERS = """python3 -c '
+import socketserver
+class Answer(socketserver.BaseRequestHandler):
+    def handle(self):
+        self.request.sendall(b"inside\\n")
+socketserver.TCPServer(("127.0.0.1", 8000), Answer).serve_forever()
+'"""
+
+# Greets, and goes on whatever its clients do.
+STAYS = """
+import socket
+listener, kept = socket.create_server(("127.0.0.1", {port})), []
+while True:
+    kept.append(listener.accept()[0])
+    kept[-1].sendall(b"hi\\n")
+"""
+
 CALL = "exec 3<> /dev/tcp/127.0.0.1/4000; echo more >&3; head -n 2 <&3"
+
+
+def answer_of(port):
+    """What a server says; waits for one that is being started."""
+    while True:
+        with socket.create_connection(("127.0.0.1", port)) as sock:
+            if data := b"".join(iter(lambda: sock.recv(1 << 16), b"")):
+                return data
 
 
 @contextlib.contextmanager

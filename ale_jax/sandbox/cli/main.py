@@ -102,6 +102,15 @@ def _job(client: SandboxClient, arguments: argparse.Namespace) -> int:
     return STILL_RUNS if found.exit_code is None else found.exit_code
 
 
+def _forward(client: SandboxClient, arguments: argparse.Namespace) -> int:
+    box = client.attach(arguments.id)
+    with box.forward(arguments.port, arguments.local) as port:
+        print(f"127.0.0.1:{port} is port {arguments.port} of {box.id}, until Ctrl-C", flush=True)
+        while (cause := box.status().cause) is None:
+            time.sleep(POLL_S)
+    raise SandboxGone(box.id, cause)
+
+
 def _shell(arguments: argparse.Namespace) -> int:
     return interactive.shell(connection_of(arguments), arguments.id, arguments.run)
 
@@ -333,6 +342,7 @@ LOCAL: Mapping[str, Callable[[argparse.Namespace], int]] = {
 REMOTE: Mapping[str, Callable[[SandboxClient, argparse.Namespace], int]] = {
     "start": _start,
     "exec": _exec,
+    "forward": _forward,
     "jobs": _jobs,
     "job": _job,
     "cp": _copy,

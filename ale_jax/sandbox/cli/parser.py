@@ -51,6 +51,7 @@ def make_parser() -> argparse.ArgumentParser:
     start.add_argument("--deadline", type=float, default=0.0, help="seconds until it is stopped")
     _add_exec(commands)
     _add_jobs(commands)
+    _add_forward(commands)
     shell = commands.add_parser("shell", help="an interactive terminal; Ctrl-] leaves it")
     _add_id(shell)
     shell.add_argument("--run", default="bash -i", metavar="COMMAND")
@@ -143,6 +144,13 @@ def _add_jobs(commands: Any) -> None:
         "--wait", type=float, default=0.0, metavar="SECONDS", help="for its end, at most so long"
     )
     job.add_argument("--end", action="store_true", help="kill it and forget it, after that")
+
+
+def _add_forward(commands: Any) -> None:
+    forward = commands.add_parser("forward", help="reach a port of a sandbox from this machine")
+    _add_id(forward)
+    forward.add_argument("port", type=int, metavar="PORT", help="on which a program inside listens")
+    forward.add_argument("--local", type=int, default=0, help="port here; 0, the default: any")
 
 
 def _add_states(commands: Any) -> None:

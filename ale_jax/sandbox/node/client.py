@@ -148,6 +148,9 @@ class NodeClient:
     def relay(self, id: str, port: int) -> AbstractAsyncContextManager[NodeTerminal]:
         return self._open("relay", id, port)
 
+    def connect(self, id: str, port: int) -> AbstractAsyncContextManager[NodeTerminal]:
+        return self._open("connect", id, port)
+
     @contextlib.asynccontextmanager
     async def _open(self, what: str, *arguments: Any) -> AsyncIterator[NodeTerminal]:
         async with self._conversation(what, *arguments) as connection:
@@ -277,7 +280,7 @@ class NodeConnection:
 
 
 class NodeTerminal:
-    """A terminal of the pool, or a relay's tunnel, as the service needs it."""
+    """A terminal of the pool, a relay's tunnel or a connection, as the service needs it."""
 
     def __init__(self, connection: NodeConnection):
         self._connection = connection

@@ -27,7 +27,7 @@ from ale_jax.sandbox.spec import SandboxSpec
 OUTCOMES, OUTCOMES_BYTES, OUTCOME_S = 20_000, 256 << 20, 600.0
 HELLO_S = 10.0
 STARTS = ("start", "start_many", "fork")
-CONVERSATIONS = ("terminal", "relay")
+CONVERSATIONS = ("terminal", "relay", "connect")
 AS_THEY_ARE = (  # methods of the pool whose arguments are plain data
     *("stop", "renew", "status", "statuses", "held", "usage", "call"),
     *("snapshot", "restore", "fork", "nodes", "events_after"),
@@ -167,7 +167,7 @@ class NodeServer:
     async def _converse(
         self, conversation: AbstractAsyncContextManager[Any], reader: Reader, writer: Writer
     ) -> None:
-        """conversation: opens a `TerminalProcess`, or the `Tunnel` of a relay."""
+        """conversation: opens a `TerminalProcess` or what has its methods."""
         try:
             async with conversation as job:
                 await _write(writer, {"piece": None})  # it is open

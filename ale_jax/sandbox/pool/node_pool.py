@@ -29,6 +29,7 @@ from ale_jax.sandbox.pool.machines import Launches, Machines, first_ready, raise
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.pool.pooled_sandbox import PooledSandbox
 from ale_jax.sandbox.pool.snapshots import SnapshotStores
+from ale_jax.sandbox.ports import PortConnection
 from ale_jax.sandbox.relay import Tunnel
 from ale_jax.sandbox.spec import SandboxSpec
 
@@ -193,6 +194,12 @@ class NodePool:
         """As `AsyncSandbox.tunnel`. A call that lasts as long as the block."""
         async with self._leases.of(id, None) as sandbox, sandbox.tunnel(port) as tunnel:
             yield tunnel
+
+    @contextlib.asynccontextmanager
+    async def connect(self, id: str, port: int) -> AsyncIterator[PortConnection]:
+        """As `AsyncSandbox.connected`. A call that lasts as long as the block."""
+        async with self._leases.of(id, None) as sandbox, sandbox.connected(port) as connection:
+            yield connection
 
     async def snapshot(self, id: str, max_bytes: int | None = None) -> SnapshotInfo:
         request = self._leases.known(id).request

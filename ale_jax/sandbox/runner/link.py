@@ -234,10 +234,15 @@ class Relay:
             self.listen(port)
 
     async def connect(self, port: int, stream: RunnerStream) -> dict:
-        """Joins `stream` with the service that listens on `port` inside, until one side ends."""
+        """Joins `stream` with the program that listens on `port` inside, until that one ends. If
+        the host ends its side before, it has no more to say, but may be answered."""
         _check_port(port)
-        sock = socket.create_connection((LOOPBACK, port), timeout=1.0)
-        await self._join(sock, stream)
+        with socket.create_connection((LOOPBACK, port), timeout=1.0) as sock:
+            outward = self._begin(sock, stream)
+            stream.when_cancelled = lambda: _shut(sock, socket.SHUT_RDWR)
+            await self._inward(sock, stream)
+            _shut(sock, socket.SHUT_WR)
+            await outward.over.wait()
         return {}
 
     async def _accept_forever(self, listener: socket.socket, port: int) -> None:
@@ -256,11 +261,14 @@ class Relay:
     async def _join(self, sock: socket.socket, stream: RunnerStream) -> None:
         """Relays both ways. Each side may end its direction; returns when the host has done so."""
         with sock:
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            outward = self._loop.spawn(self._outward(sock, stream))
+            outward = self._begin(sock, stream)
             await self._inward(sock, stream)
             self._loop.cancel(outward)
+
+    def _begin(self, sock: socket.socket, stream: RunnerStream) -> Task:
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self._loop.spawn(self._outward(sock, stream))
 
     async def _outward(self, sock: socket.socket, stream: RunnerStream) -> None:
         while True:
@@ -286,6 +294,11 @@ class Relay:
                     await self._loop.ready(sock.fileno(), WRITE)
                 except OSError:  # the peer is gone; the host ends the stream once we end ours
                     break
+
+
+def _shut(sock: socket.socket, how: int) -> None:
+    with contextlib.suppress(OSError):  # the peer is gone
+        sock.shutdown(how)
 
 
 def _check_port(port: int) -> None:

@@ -28,7 +28,7 @@ from ale_jax.sandbox.pool.api import (
     State,
     Status,
 )
-from ale_jax.sandbox.relay import relay_to
+from ale_jax.sandbox.relay import check_port, relay_to
 from ale_jax.sandbox.runner.wire import MAIN
 from ale_jax.sandbox.sdk.calls import (
     REQUEST_ID,
@@ -38,8 +38,9 @@ from ale_jax.sandbox.sdk.calls import (
     http_options,
     tls_context,
 )
+from ale_jax.sandbox.sdk.forwarding import forwarded
 from ale_jax.sandbox.sdk.processes import Processes
-from ale_jax.sandbox.sdk.streams import WebSockets, relayed
+from ale_jax.sandbox.sdk.streams import AsyncPipes, ToPort, WebSockets, relayed
 from ale_jax.sandbox.service import protocol, uploads
 from ale_jax.sandbox.service.protocol import EventsAnswer, PoolStats, TenantUsage, plain
 from ale_jax.sandbox.spec import SandboxSpec
@@ -206,6 +207,17 @@ class AsyncRemoteSandbox(Processes):
         relay broke in it.
         """
         return relayed(self._client.sockets, self.id, port, relay_to(host, target))
+
+    def forward(self, port: int, local: int = 0) -> AbstractAsyncContextManager[int]:
+        """Yields a port of this machine's loopback at which whatever listens on `port` inside is
+        reached, for the duration of the block. local: which one; 0: any that is free.
+
+        Errors: OSError if it is in use; ValueError if there is no such port. If nothing listens
+        inside, a connection is closed at once.
+        """
+        check_port(port)
+        what = ToPort(self.id, port)
+        return forwarded(lambda: AsyncPipes(self._client.sockets, what), local)
 
     async def open_session(
         self,

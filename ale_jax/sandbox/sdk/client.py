@@ -132,6 +132,10 @@ class RemoteSandbox:
         """As `AsyncRemoteSandbox.relay`."""
         return entered(self.later.relay(port, host, target))
 
+    def forward(self, port: int, local: int = 0) -> AbstractContextManager[int]:
+        """As `AsyncRemoteSandbox.forward`."""
+        return entered(self.later.forward(port, local))
+
     def __enter__(self) -> RemoteSandbox:
         return self
 

@@ -11,7 +11,7 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 from urllib.parse import quote, urlencode
 
 import httpx
@@ -148,6 +148,7 @@ MAX_QUERY = 4000  # bytes in a URL; a longer command is sent afterwards
 class Interaction:
     """What is executed in the sandbox `id`. rows: 0: on pipes. user: empty: the agent's."""
 
+    route: ClassVar[str] = "terminal"
     id: str
     command: str
     rows: int
@@ -167,14 +168,28 @@ class Interaction:
         return self.command.encode("utf-8", "replace") if is_long else b""
 
 
+@dataclasses.dataclass(frozen=True)
+class ToPort:
+    """A connection to `port` of the sandbox `id`."""
+
+    route: ClassVar[str] = "connect"
+    later: ClassVar[bytes] = b""
+    id: str
+    port: int
+
+    @property
+    def query(self) -> dict[str, str | int]:
+        return {"port": self.port}
+
+
 class _Interactive:
     """A command whose input is sent while its output arrives. exit_code: None until it has ended.
     Leaving the block ends it."""
 
-    def __init__(self, sockets: WebSockets, what: Interaction):
+    def __init__(self, sockets: WebSockets, what: Interaction | ToPort):
         self.exit_code: int | None = None
         self._id, self._what = what.id, what
-        self._opening = sockets.opened(what.id, "terminal", what.query)
+        self._opening = sockets.opened(what.id, what.route, what.query)
         self._connection: ClientConnection | None = None
 
     async def close(self) -> None:
@@ -236,9 +251,10 @@ NO_INPUT = "the command takes no more input: it has ended, or its connection is 
 
 
 class AsyncPipes(_Interactive):
-    """A command on pipes. Yields ("stdout" | "stderr", bytes)."""
+    """A command on pipes, or a connection, which is all "stdout". Yields ("stdout" | "stderr",
+    bytes)."""
 
-    def __init__(self, sockets: WebSockets, what: Interaction):
+    def __init__(self, sockets: WebSockets, what: Interaction | ToPort):
         super().__init__(sockets, what)
         self._room = asyncio.Semaphore(MAX_UNREAD)
         self._is_over = False

@@ -127,6 +127,9 @@ size together is `command_bytes`.
 Of input that the command has not read, 512 KiB or 256 frames are kept; more has to wait, and ends
 it after 30 s (429 `not_read`).
 
+**Ports.** A WebSocket at `/v1/sandboxes/{id}/connect?port=N` is one connection to port N of the
+sandbox's loopback, with the frames of a command on pipes.
+
 **Relay.** A WebSocket at `/v1/sandboxes/{id}/relay?port=N`: the connections that programs in the
 sandbox make to port N of its loopback, over binary frames, for you to serve. `{"open": true}` comes
 first. `ale_jax/sandbox/relay.py` defines the bytes.

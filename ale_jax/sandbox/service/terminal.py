@@ -1,5 +1,6 @@
 """What a client and a sandbox exchange over a WebSocket: an interactive command, on a terminal or
-on pipes; and a relay, by which programs in a sandbox reach one address that the client reaches."""
+on pipes; a connection to a program in the sandbox; and a relay, by which programs in a sandbox
+reach one address that the client reaches."""
 
 from __future__ import annotations
 
@@ -60,6 +61,9 @@ class OffersTerminals(Protocol):
     ) -> AbstractAsyncContextManager[TerminalProcess]:
         """Runs a bash command on a terminal of its own; it ends with the block. rows: 0: on pipes;
         then writing empty data closes its standard input. user: empty: the agent's."""
+
+    def connect(self, id: str, port: int) -> AbstractAsyncContextManager[TerminalProcess]:
+        """As `AsyncSandbox.connected`."""
 
 
 def size_of(rows: Size = 24, columns: Size = 80) -> tuple[int, int]:
@@ -245,6 +249,7 @@ async def _end(websocket: WebSocket, content: dict[str, Any], code: int) -> None
 
 
 Port = Annotated[int, Query(ge=1024, lt=1 << 16)]
+Inside = Annotated[int, Query(ge=1, lt=1 << 16)]
 
 
 @router.websocket("/v1/sandboxes/{id}/relay")
@@ -261,6 +266,20 @@ async def relay(websocket: WebSocket, id: str, port: Port) -> None:
         async with pool.relay(own, port) as tunnel:
             await websocket.send_text(json.dumps({"open": True}))
             await carry(tunnel, _RelayClient(websocket))
+
+    await converse(websocket, id, attend)
+
+
+@router.websocket("/v1/sandboxes/{id}/connect")
+async def connect(websocket: WebSocket, id: str, port: Inside) -> None:
+    """One connection to `port` of the sandbox's loopback. The frames are those of a command on
+    pipes: what the program inside sends begins with a byte, 1; an empty frame ends your side; the
+    last frame is {"exit": 0} when the program has ended its side, or {"error": {...}}.
+    """
+
+    async def attend(pool: SandboxPool, own: str) -> dict[str, Any]:
+        async with _offer(pool).connect(own, port) as connection:
+            return {"exit": await _attend(websocket, connection, on_pipes=True)}
 
     await converse(websocket, id, attend)
 

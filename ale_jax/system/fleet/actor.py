@@ -55,7 +55,7 @@ class NodeActor:
     async def converse(
         self, key: str, method: str, *arguments: Any
     ) -> AsyncGenerator[tuple[str, bytes | int], None]:
-        """Holds a conversation with a sandbox. method: of the pool, "terminal" or "relay".
+        """Holds a conversation with a sandbox. method: the pool's terminal, relay or connect.
 
         Yields ("open", b"") once `key` accepts input, then the output, then ("exit", code).
         """

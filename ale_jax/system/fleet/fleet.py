@@ -189,6 +189,9 @@ class Fleet:
     def relay(self, id: str, port: int) -> AbstractAsyncContextManager[FarTerminal]:
         return self._conversation("relay", id, port)
 
+    def connect(self, id: str, port: int) -> AbstractAsyncContextManager[FarTerminal]:
+        return self._conversation("connect", id, port)
+
     @contextlib.asynccontextmanager
     async def _conversation(
         self, method: str, id: str, *arguments: Any

@@ -120,7 +120,7 @@ def new_future() -> asyncio.Future[None]:
 
 
 class FarTerminal:
-    """The service's `TerminalProcess`, or a relay's tunnel, by calls to the sandbox's node."""
+    """The service's `TerminalProcess`, or what has its methods, by calls to the sandbox's node."""
 
     def __init__(self, node: Node, key: str, pieces: AsyncGenerator[tuple[str, bytes | int], None]):
         self._node, self._key, self._pieces = node, key, pieces

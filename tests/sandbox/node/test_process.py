@@ -16,7 +16,7 @@ from benchmarks.sandbox.host_view import is_gone
 from tests.sandbox.conftest import SPEC
 from tests.sandbox.service.conftest import ANN, BOB
 from tests.sandbox.service.test_cli import CLI
-from tests.sandbox.upstream import CALL, upstream
+from tests.sandbox.upstream import ANSWERS, CALL, answer_of, upstream
 
 pytestmark = pytest.mark.heavy
 
@@ -74,6 +74,10 @@ def test_a_service_that_is_killed_in_the_middle_is_replaced_without_loss(serve):
         with upstream("hello\n") as port, kept.relay(4000, "127.0.0.1", port):
             assert kept.run(CALL).output == "hello\nmore\n"
         assert "refused" in kept.run("exec 3<> /dev/tcp/127.0.0.1/4000").output
+        kept.start_job("server", ANSWERS)
+        assert kept.job("server").exit_code is None
+        with kept.forward(8000) as port:
+            assert answer_of(port) == b"inside\n"
 
 
 def test_services_of_one_owner_keep_the_limits_of_a_token_together(serve):

@@ -21,6 +21,7 @@ from ale_jax.sandbox.pool.api import State, Status
 from ale_jax.sandbox.spec import WORK, SandboxSpec
 from tests.sandbox.conftest import SPEC
 from tests.sandbox.service.conftest import ANN, BOB
+from tests.sandbox.upstream import ANSWERS, answer_of
 
 pytestmark = pytest.mark.heavy
 
@@ -192,6 +193,19 @@ def test_a_command_is_left_and_come_back_to(line, id):
     assert line("job", id, "build", "--wait=60", "--end") == (3, "out\n", "err\n")
     told = "ale-sandbox job: sandbox_error: there is no job 'build'\n"
     assert line("job", id, "build")[::2] == (125, told.replace("sandbox_error: ", ""))
+
+
+def test_a_port_is_forwarded_until_the_sandbox_ends(real, line, id):
+    assert line("exec", "--job", "server", id, ANSWERS)[0] == 0
+    environment = os.environ | {"ALE_SANDBOX_TOKEN": ANN, "ALE_SANDBOX_URL": real.url}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*CLI, "forward", id, "8000"], env=environment, **pipes) as forwarding:
+        where, _, told = forwarding.stdout.readline().partition(" ")
+        assert told == f"is port 8000 of {id}, until Ctrl-C\n"
+        assert answer_of(int(where.rpartition(":")[2])) == b"inside\n"
+        line("rm", id)
+        assert forwarding.wait(30) == 1
+        assert forwarding.stderr.read().endswith(f"sandbox {id!r} is gone: stopped\n")
 
 
 def test_a_lost_sandbox_is_called_lost(real, line, id):

@@ -13,7 +13,7 @@ from ale_jax.sandbox.sdk.client import SandboxClient
 from tests.sandbox.pool.fakes import until
 from tests.sandbox.service.conftest import ANN
 from tests.sandbox.service.test_cli import SET
-from tests.sandbox.upstream import CALL, upstream
+from tests.sandbox.upstream import ANSWERS, CALL, answer_of, upstream
 from tests.system.conftest import SPEC
 
 pytestmark = pytest.mark.heavy
@@ -63,6 +63,10 @@ def test_a_service_over_a_cluster_until_it_is_told_to_end(cluster, runtime_name,
                 asyncio.run(until(lambda: not runs("sleep\0" + "98765")))
                 with upstream("hello\n") as port, box.relay(4000, "127.0.0.1", port):
                     assert box.run(CALL).output == "hello\nmore\n"
+                box.start_job("server", ANSWERS)
+                with box.forward(8000) as port:
+                    assert answer_of(port) == b"inside\n"
+                assert box.job("server", seconds=0.1).exit_code is None
                 closed = "until ! : 2> /dev/null > /dev/tcp/127.0.0.1/4000; do sleep 0.1; done"
                 assert box.run(closed, timeout=20).exit_code == 0
                 box.run("sleep 98764 & disown")
