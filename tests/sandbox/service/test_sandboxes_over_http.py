@@ -163,30 +163,6 @@ def test_what_the_agent_packed_does_not_lead_out(remote, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_directory_is_replaced_by_one_that_nobody_was_in(remote):
-    remote.run("mkdir -p d/deep; echo old > d/deep/x; ln -s /etc d/link; sleep 321 &")
-    remote.replace_directory(f"{WORK}/d", {"a/b c": b"new", "e": b""})
-    assert remote.run("find d -type f | sort; stat -c %a d").output == "d/a/b c\nd/e\n700\n"
-    assert remote.read("d/a/b c") == b"new" and "sleep 321" not in commands(remote)
-    remote.run("rm -r d; ln -s /etc d")
-    remote.replace_directory(f"{WORK}/d", {})
-    assert remote.run("stat -c %F d; ls d").output == "directory\n"
-    for path in ("d", f"{WORK}/../etc", "/"):
-        with pytest.raises(ValueError, match="absolute"):
-            remote.replace_directory(path, {})
-    with pytest.raises(OSError, match="Read-only"):
-        remote.replace_directory("/usr/lib/new", {"x": b""})
-
-
-@pytest.mark.heavy
-def test_another_machine_under_the_same_id_has_seen_nothing(real):
-    with real.client() as client, client.start(SPEC) as box:
-        box.run("echo x > x; X=1; cd /tmp")
-        box.replace_machine()
-        assert box.run('ls; echo "$X" $PWD').output == f" {WORK}\n"
-        assert box.status().generation == 0 and box.alive()
-
-
 @pytest.mark.heavy
 def test_snapshots_and_forks_have_the_files(real, remote):
     remote.write({"x": b"kept"})
