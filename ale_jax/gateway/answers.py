@@ -100,12 +100,18 @@ def with_choices(
 async def _sampled(pending: Sequence[Pending], is_gone: Callable[[], Awaitable[bool]]) -> None:
     """Returns when the engine has done with all calls. ApiError (499) if the client has gone."""
     waiting = {asyncio.wrap_future(each.sampled) for each in pending}
+    for each in waiting:
+        each.add_done_callback(_read_exception)
     while waiting:
-        done, waiting = await asyncio.wait(waiting, timeout=GONE_S)
-        for each in done:
-            each.exception()  # which `GatewayEpisode.answer` raises
+        _, waiting = await asyncio.wait(waiting, timeout=GONE_S)
         if waiting:
             await _require_client(is_gone)
+
+
+def _read_exception(sampled: asyncio.Future) -> None:
+    """`GatewayEpisode.answer` raises it, unless the client has gone, and nobody wants to know."""
+    if not sampled.cancelled():
+        sampled.exception()
 
 
 async def _require_client(is_gone: Callable[[], Awaitable[bool]]) -> None:

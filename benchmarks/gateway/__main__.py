@@ -6,6 +6,8 @@
 fuzz: requests that no client should send, and replies that no policy should write.
 branches: whatever agents do to their conversations, against the tokens that are trained on.
 overhead: what a call costs besides the policy's time, over HTTP, with 1 and 64 clients.
+impatient: clients that hang up in silence, and clients that cut their calls and ask again.
+rewriting: agents that change what was told before, of which users are warned.
 drift: conversations in the tokens of four families, kept by the gateway and rendered anew.
 clients: unmodified clients play a task in a sandbox to its end.
 resent: a long history that is sent again, and one that the engine has kept.
@@ -37,7 +39,7 @@ from benchmarks.gateway import report, surroundings
 from benchmarks.gateway.plan import FULL, QUICK
 
 # Each is a module whose `measure` takes a plan; some also take the folder of what is downloaded.
-OFFLINE = ("fuzz", "branches", "overhead", "resent", "constrained")
+OFFLINE = ("fuzz", "branches", "impatient", "rewriting", "overhead", "resent", "constrained")
 DOWNLOAD = ("drift", "clients", "masks", "real")
 PARTS = OFFLINE + DOWNLOAD
 CACHE = Path(".cache/gateway_benchmark")

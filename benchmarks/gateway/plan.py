@@ -13,7 +13,8 @@ class Plan:
     hurry have only that one. pause_s: between two of their calls. resent_turns: of a history;
     resent_rounds: how often it is measured. seed: of all that is drawn. constrained_samples:
     replies that are held to a call; constrained_rounds: how often their cost is measured.
-    mask_calls: of the episode whose masks are counted."""
+    mask_calls: of the episode whose masks are counted. reply_s: of the policy's reply to impatient
+    clients; patience_s: of those that hang up in silence."""
 
     fuzz_requests: int
     branch_conversations: int
@@ -27,6 +28,8 @@ class Plan:
     constrained_samples: int
     constrained_rounds: int
     mask_calls: int
+    reply_s: float
+    patience_s: float
     seed: int = 0
 
 
@@ -43,6 +46,8 @@ FULL = Plan(
     constrained_samples=10_000,
     constrained_rounds=5,
     mask_calls=50,
+    reply_s=10.0,
+    patience_s=3.0,
 )
 QUICK = Plan(
     fuzz_requests=300,
@@ -57,4 +62,6 @@ QUICK = Plan(
     constrained_samples=40,
     constrained_rounds=1,
     mask_calls=3,
+    reply_s=4.0,
+    patience_s=2.0,
 )

@@ -11,7 +11,8 @@ from rich.table import Table
 REQUIRED = (
     *("clients_passed", "clients_tried", "overhead_ms_p50_1", "overhead_ms_p50_64"),
     *("overhead_ms_p99_64", "resent_ttft_ratio", "fuzz_requests", "fuzz_5xx", "drift_tokens"),
-    *("branches_lost_tokens", "constrained_parsed_share"),
+    *("branches_lost_tokens", "constrained_parsed_share", "slow_stream_lost"),
+    *("announced_retries_lost", "rewriting_agents_warned"),
 )
 
 

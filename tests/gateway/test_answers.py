@@ -1,10 +1,12 @@
 """What the server's thread waits for, and what becomes of an answer that nobody waits for."""
 
 import asyncio
+import gc
 import threading
 
 import pytest
 
+from ale_jax.gateway import answers
 from ale_jax.gateway.answers import answer, ask
 from ale_jax.gateway.requests import ApiError
 from tests.gateway.fake_policy import FakePolicy
@@ -29,6 +31,20 @@ def test_an_answer_is_lost_if_its_client_left_just_before_the_engine_was_done():
     again = asyncio.run(answer(episode, asked, "m", is_there))
     assert again.choices[0].message.content == "reply 2"
     assert episode.tree.counts.lost == 0, "nothing of the first one was sent: this is its retry"
+
+
+def test_a_reply_that_ends_behind_a_client_that_has_gone_is_no_error(caplog, monkeypatch):
+    monkeypatch.setattr(answers, "GONE_S", 0.01)
+
+    async def leave():
+        with pytest.raises(ApiError, match="has gone"):
+            await answer(open_episode(FakePolicy(lambda _: None)), request(TASK), "m", is_gone)
+        await asyncio.sleep(0)  # in which the future hears that its conversation was ended
+        gc.collect()
+
+    asyncio.run(leave())
+    gc.collect()
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(
