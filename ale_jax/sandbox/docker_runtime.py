@@ -19,7 +19,7 @@ from docker.errors import ImageNotFound, NotFound
 from docker.types import Mount
 
 from ale_jax.sandbox import agent_program, cgroups, host_ids, toolkit
-from ale_jax.sandbox.api import ImageMissing, SandboxStartError
+from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.async_sandbox import PROGRAM, AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
 from ale_jax.sandbox.booting import Surroundings, boot, files_limit, log_denial
@@ -146,9 +146,7 @@ class DockerRuntime(StartsBlocking):
             try:
                 machine, contents = await self._create(plan, link)
             except ImageNotFound as error:
-                raise ImageMissing(
-                    f"image {spec.image!r} is missing; type: ale-sandbox images build {spec.image}"
-                ) from error
+                raise Hub().missing(spec.image) from error
             except TROUBLE as error:
                 raise SandboxStartError(f"docker could not start a container: {error}") from error
             surroundings = Surroundings(
@@ -324,7 +322,9 @@ def probe(spec: SandboxSpec) -> str | None:
         return reason
     with daemon.connect() as api:
         if daemon.find(api, spec.image) is None:
-            return f"image {spec.image!r} is missing; type: make runtimes"
+            if spec.image == SandboxSpec.image:
+                return f"image {spec.image!r} is missing; type: make runtimes"
+            return str(Hub().missing(spec.image))
     return None
 
 

@@ -61,6 +61,17 @@ def test_image_without_recipe(runtime):
         pick_runtime("docker", SandboxSpec(image="ale-nowhere"))
 
 
+def test_an_image_of_others_that_is_not_here_says_what_to_type(runtime):
+    if runtime.name != "docker":
+        pytest.skip("images are Docker's")
+    image = "nowhere/python:3.11-slim"
+    told = f"type, where the sandboxes run: ale-sandbox images build --pull {image}$"
+    with pytest.raises(SandboxStartError, match=told):
+        pick_runtime("docker", SandboxSpec(image=image))
+    with pytest.raises(ImageMissing, match=told), runtime.start(SandboxSpec(image=image), {}):
+        pass
+
+
 @needs_bubblewrap
 def test_bubblewrap_has_no_image_but_the_hosts_usr():
     other = SandboxSpec(image="python:3.12")

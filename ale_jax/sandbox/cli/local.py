@@ -26,6 +26,7 @@ from ale_jax.sandbox.docker_runtime import DockerRuntime
 from ale_jax.sandbox.egress.uplink import Uplink
 from ale_jax.sandbox.hub.ensure import MISSING, NEVER
 from ale_jax.sandbox.hub.hub import Hub
+from ale_jax.sandbox.hub.store import RECIPES_VARIABLE
 from ale_jax.sandbox.node.process import StateDirectory, own
 from ale_jax.sandbox.pool.api import SandboxPool
 from ale_jax.sandbox.pool.machines import raise_file_limit
@@ -63,6 +64,7 @@ def run_service(
     Errors: ValueError, SandboxStartError.
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    _name_recipes(arguments)
     routers = [*fronts, *([rock.front()] if arguments.rock else [])]
     try:
         if arguments.owner_fd is not None:
@@ -136,7 +138,8 @@ def _options(arguments: argparse.Namespace) -> PoolOptions:
 
 def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
     names = ("runtime", "slots", "memory_mb", "cpus", "snapshots", "uplink_network", "uplink_proxy")
-    return {name: getattr(arguments, name) for name in names}
+    recipes = os.environ.get(RECIPES_VARIABLE, "")
+    return {name: getattr(arguments, name) for name in names} | {"recipes": recipes}
 
 
 async def _farewell(pool: SandboxPool, state: str) -> None:
@@ -162,7 +165,14 @@ def _announce(url: str, where: str, asks: bool) -> None:
 
 def images(arguments: argparse.Namespace) -> int:
     """Runs `ale-sandbox images`. Errors: SandboxStartError, ValueError."""
+    _name_recipes(arguments)
     return ACTIONS[arguments.action or "list"](Hub(), arguments)
+
+
+def _name_recipes(arguments: argparse.Namespace) -> None:
+    """For every runtime of this process, and of those that it starts."""
+    if "recipes" in arguments:
+        os.environ[RECIPES_VARIABLE] = os.path.abspath(arguments.recipes)
 
 
 def _list(hub: Hub, arguments: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 
 from ale_jax.sandbox.egress.uplink import EXAMPLES
 from ale_jax.sandbox.egress.upstream import FILE_FORM, URL_FORM
+from ale_jax.sandbox.hub.store import RECIPES_VARIABLE
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.sdk.login import CA, IN_CLEAR, TOKEN, URL
 from ale_jax.sandbox.service.access import FORM, ServiceSettings
@@ -202,6 +203,7 @@ def add_serve_options(serve: argparse.ArgumentParser) -> None:
     )
     serve.add_argument("--token-file", help=f"file with lines of {FORM}; mode 600")
     serve.add_argument("--runtime", default="auto", help="auto, docker or bubblewrap")
+    _add_recipes(serve)
     serve.add_argument("--slots", type=int, default=64, help="maximum number of sandboxes per node")
     serve.add_argument(
         "--memory-mb", type=int, default=0, help="for all sandboxes of a node; 0: 90 %% of it"
@@ -244,9 +246,11 @@ def add_serve_options(serve: argparse.ArgumentParser) -> None:
 
 def _add_images(commands: Any) -> None:
     images = commands.add_parser("images", help="list, build, try and remove Docker images")
+    _add_recipes(images)
     actions = images.add_subparsers(dest="action", metavar="ACTION")
     actions.add_parser("list", help="list local images (the default)")
     build = actions.add_parser("build", help="build missing images from their recipes")
+    _add_recipes(build)
     build.add_argument("names", nargs="+", metavar="name")
     build.add_argument(
         "--pull", action="store_true", help="pull base images and images without a recipe"
@@ -257,6 +261,16 @@ def _add_images(commands: Any) -> None:
     remove.add_argument("names", nargs="+", metavar="name")
     prune = actions.add_parser("prune", help="remove all but the newest images of each recipe")
     prune.add_argument("--keep", type=int, default=1, help="images to keep per recipe (1)")
+
+
+def _add_recipes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--recipes",
+        default=argparse.SUPPRESS,
+        metavar="DIR",
+        help="your own recipes: the folder DIR/NAME is that of the image ale-NAME"
+        f" (or {RECIPES_VARIABLE})",
+    )
 
 
 def _add_spec(parser: argparse.ArgumentParser) -> None:

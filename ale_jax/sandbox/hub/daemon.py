@@ -128,10 +128,17 @@ def users(api: Daemon, image: Image) -> list[str]:
 def pull(name: str) -> None:
     """Pulls an image from its registry. SandboxStartError if that fails."""
     repository, version = parse_repository_tag(name)
-    with connect(PULL_QUIET_S) as api, asking(f"pull {name!r}"):
-        messages = api.pull(repository, version or "latest", stream=True, decode=True)
-        for _ in watched(messages, PULL_S):
-            pass
+    with connect(PULL_QUIET_S) as api:
+        try:
+            messages = api.pull(repository, version or "latest", stream=True, decode=True)
+            for _ in watched(messages, PULL_S):
+                pass
+        except TROUBLE as error:
+            raise SandboxStartError(
+                f"docker could not pull {name!r}: {_first_line(error)}; if its registry cannot be"
+                f" reached from here, type on a machine that reaches it: docker pull {name} &&"
+                f" docker save {name} > image.tar, and here: docker load < image.tar"
+            ) from error
 
 
 def watched(messages: Iterable[dict[str, Any]], seconds: float) -> Iterator[str]:

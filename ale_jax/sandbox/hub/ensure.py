@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ale_jax.sandbox.api import SandboxStartError
+from ale_jax.sandbox.api import ImageMissing, SandboxStartError
 from ale_jax.sandbox.hub import daemon, guard, store
 from ale_jax.sandbox.hub.daemon import NAME_LABEL, RECIPE_LABEL, Daemon, Image
 from ale_jax.sandbox.hub.node import Node, reference_of, versions
@@ -110,20 +110,28 @@ def _take_as_it_is(node: Node, name: ImageName, recipe: Recipe | None, pull: str
                 daemon.pull(name.text)
         image = daemon.find(node.api, name.text)
     if image is None:
-        raise SandboxStartError(f"image {name.text!r} is missing: {_remedy(name, recipe)}")
+        raise _changed_since(name, recipe) if recipe else missing(name, has_recipe=False)
     return node.manifest(image, reference_of(image, name))
 
 
-def _remedy(name: ImageName, recipe: Recipe | None) -> str:
-    if recipe:
-        return (
-            f"its recipe {recipe.folder} has changed and makes {recipe.reference!r} now; "
-            f"ask for {recipe.moving!r}, or check out the older recipe"
-        )
-    if name.recipe:
-        return f"there is no recipe of that name; write one, with a Dockerfile, for {name.recipe!r}"
-    return (
-        f"it has no recipe, and images are not pulled automatically; type: docker pull {name.text}"
+def _changed_since(name: ImageName, recipe: Recipe) -> ImageMissing:
+    return ImageMissing(
+        f"image {name.text!r} is missing: its recipe {recipe.folder} has changed and makes"
+        f" {recipe.reference!r} now; ask for {recipe.moving!r}, or check out the older recipe"
+    )
+
+
+def missing(name: ImageName, has_recipe: bool) -> ImageMissing:
+    """Returns the error about an image that is not here, with the command to type."""
+    command, why = f"ale-sandbox images build {name.text}", "it was not built yet"
+    if name.recipe and not has_recipe:
+        why = f"there is no recipe of that name; write one, a folder DIR/{name.recipe}"
+        command = f"ale-sandbox images build --recipes=DIR {name.text}"
+    elif not name.recipe:
+        why = "images without a recipe are not pulled unasked"
+        command = f"ale-sandbox images build --pull {name.text}"
+    return ImageMissing(
+        f"image {name.text!r} is missing: {why}; type, where the sandboxes run: {command}"
     )
 
 

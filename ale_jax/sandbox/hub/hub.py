@@ -10,13 +10,14 @@ it.
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from ale_jax.sandbox.api import Sandbox, SandboxError, SandboxStartError
+from ale_jax.sandbox.api import ImageMissing, Sandbox, SandboxError, SandboxStartError
 from ale_jax.sandbox.hub import daemon, ensure, store
 from ale_jax.sandbox.hub.ensure import NEVER, FindRecipe
 from ale_jax.sandbox.hub.node import Pruned, listed, open_node, prune, reference_of, remove
@@ -69,10 +70,26 @@ class ImageOutcome:
     seconds: float
 
 
-def recipe_in_envs(name: str) -> Path | None:
-    """Returns the recipe folder of the image ale-`name` in this repository: envs/NAME/image."""
-    folder = Path(__file__).parents[2] / "envs" / name / "image"
-    return folder if folder.is_dir() else None
+def find_recipe(name: str) -> Path | None:
+    """Returns the recipe folder of the image ale-`name`: NAME in the folder of one's own recipes,
+    or envs/NAME/image of this repository. ValueError if both exist, or there is no such folder."""
+    ours = Path(__file__).parents[2] / "envs" / name / "image"
+    own = _own_recipes() / name if os.environ.get(store.RECIPES_VARIABLE) else None
+    if own and own.is_dir():
+        if ours.is_dir():
+            raise ValueError(f"recipe {own} has the name of {ours}: rename its folder")
+        return own
+    return ours if ours.is_dir() else None
+
+
+def _own_recipes() -> Path:
+    folder = Path(os.environ[store.RECIPES_VARIABLE])
+    if not folder.is_dir():
+        raise ValueError(
+            f"{store.RECIPES_VARIABLE} {str(folder)!r:.200} is not a folder: it must have the"
+            " recipe of each image ale-NAME as its subfolder NAME"
+        )
+    return folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +102,7 @@ class Hub:
     state: the folder of manifests, build logs and locks; nodes may share it.
     """
 
-    find_recipe: FindRecipe = recipe_in_envs
+    find_recipe: FindRecipe = find_recipe
     state: Path = dataclasses.field(default_factory=default_state)
 
     def ensure(self, name: str, pull: str = NEVER) -> Manifest:
@@ -105,6 +122,11 @@ class Hub:
         """
         with open_node(self.state) as node:
             return ensure.ensure(node, store.parse(name), self.find_recipe, pull)
+
+    def missing(self, name: str) -> ImageMissing:
+        """Returns the error about an image that is not here, with the command to type."""
+        wanted = store.parse(name)
+        return ensure.missing(wanted, bool(wanted.recipe and self.find_recipe(wanted.recipe)))
 
     def ensure_all(
         self, wanted: Iterable[str], pull: str = NEVER, workers: int = 2

@@ -150,6 +150,7 @@ def from_json(content: Any) -> Manifest:
 
 
 STATE_VARIABLE = "ALE_HUB_STATE"
+RECIPES_VARIABLE = "ALE_RECIPES"  # names the folder of one's own recipes
 EVERY_IMAGE = "*"  # not a valid image name
 SUFFIX = ".json"
 

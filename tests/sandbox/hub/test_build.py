@@ -245,7 +245,7 @@ def test_a_missing_base_is_named_at_once(workshop, api):
     workshop.dockerfile(start="hubtest-not-there:1")
     said = failure(workshop)
     assert f"image {workshop.image!r} starts from 'hubtest-not-there:1'" in said
-    assert "type: docker pull hubtest-not-there:1" in said
+    assert "images build --pull hubtest-not-there:1" in said
 
 
 def test_images_made_from_each_other_are_refused(workshop, api):

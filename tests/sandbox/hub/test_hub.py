@@ -9,7 +9,7 @@ from docker.errors import NotFound
 
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.hub import daemon
-from ale_jax.sandbox.hub.hub import Hub, recipe_in_envs
+from ale_jax.sandbox.hub.hub import Hub, find_recipe
 from ale_jax.sandbox.hub.recipe import read_recipe
 from tests.sandbox.hub.conftest import ROOT
 
@@ -42,8 +42,8 @@ def is_here(api, manifest) -> bool:
 
 
 def test_the_repository_has_the_recipe_of_its_image():
-    assert recipe_in_envs("shell").resolve() == ROOT / "envs" / "shell" / "image"
-    assert recipe_in_envs("nobody") is None
+    assert find_recipe("shell").resolve() == ROOT / "envs" / "shell" / "image"
+    assert find_recipe("nobody") is None
 
 
 def test_inspect_tells_what_each_name_stands_for(workshop, three):
@@ -179,7 +179,7 @@ def test_prune_keeps_what_the_name_stands_for_even_if_it_is_old(workshop, api, t
 
 
 def test_what_is_missing_and_cannot_be_built_is_known_at_once(workshop, api, three):
-    with pytest.raises(SandboxStartError, match="type: docker pull hubtest-nothing:1"):
+    with pytest.raises(SandboxStartError, match=r"images build --pull hubtest-nothing:1$"):
         workshop.hub.ensure("hubtest-nothing:1")
     with pytest.raises(SandboxStartError, match="no recipe of that name"):
         workshop.hub.ensure("ale-hubtest-nothing")

@@ -95,7 +95,7 @@ def registry(mark):
 
 def test_an_image_is_pulled_when_that_was_asked_for_and_once(workshop, api, registry):
     name, asked = registry
-    with pytest.raises(SandboxStartError, match="images are not pulled automatically"):
+    with pytest.raises(SandboxStartError, match="not pulled unasked"):
         workshop.hub.ensure(name)
     assert asked == []
     pulled = workshop.hub.ensure(name, pull="missing")

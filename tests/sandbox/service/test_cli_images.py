@@ -1,10 +1,13 @@
 """`ale-sandbox images`: the real registry, as a person meets it."""
 
+import os
+
 import pytest
 
 from ale_jax.sandbox import docker_runtime
 from ale_jax.sandbox.cli.main import main
 from ale_jax.sandbox.hub.hub import Hub
+from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
 
 pytestmark = pytest.mark.heavy
@@ -42,6 +45,46 @@ def test_what_cannot_be_built_does_not_keep_the_rest_waiting(images):
     nowhere, here = table.splitlines()[1:]
     assert code == 1 and Hub().inspect(IMAGE).reference in here
     assert "there is no recipe of that name" in nowhere
+
+
+def test_a_registry_that_cannot_be_reached_leaves_a_way(images):
+    name = "127.0.0.1:1/python:3.11-slim"
+    code, table, _ = images("build", "--pull", name)
+    assert code == 1 and f"docker could not pull '{name}'" in table
+    assert f"docker save {name} > image.tar, and here: docker load < image.tar" in table
+
+
+@pytest.fixture
+def recipes(tmp_path, monkeypatch, images):
+    """A folder with a recipe of one's own, of the image ale-NAME: the folder and the name."""
+    monkeypatch.setenv("ALE_RECIPES", "")  # put back when the test is over
+    name = f"clitest-{os.getpid()}"
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "Dockerfile").write_text(f"FROM {IMAGE}\nENV GREETING=hello\n")
+    yield tmp_path, f"ale-{name}"
+    images("--recipes", str(tmp_path), "rm", f"ale-{name}")
+
+
+def test_recipes_of_a_folder_of_ones_own(images, recipes):
+    folder, image = recipes
+    code, table, _ = images("build", image)
+    assert code == 1 and "--recipes=DIR" in table
+    code, table, _ = images("build", "--recipes", str(folder), image)
+    assert code == 0 and image.replace("ale-", "ale/") in table
+    assert images("--recipes", str(folder), "try", image) == (0, f"{image}: in order\n", "")
+    with pick_runtime("docker", SandboxSpec(image=image)).start(
+        SandboxSpec(image=image), {}
+    ) as box:
+        assert box.run("echo works").output == "works\n"
+
+
+def test_recipes_that_cannot_be_meant_are_refused(images, recipes):
+    folder, _ = recipes
+    (folder / "shell").mkdir()
+    code, table, _ = images("build", "--recipes", str(folder), IMAGE)
+    assert code == 1 and "rename its folder" in table
+    code, table, _ = images("build", "--recipes", str(folder / "nothing"), IMAGE)
+    assert code == 1 and "is not a folder" in table
 
 
 @pytest.mark.parametrize("words", [("try", "ale-nowhere"), ("rm", "ale-nowhere")])
