@@ -12,7 +12,7 @@ PIP = -m pip install --disable-pip-version-check $(PIP_OPTIONS)
 # The versions that the CI has run; `make LOCK= install` takes the newest instead.
 PIP_INSTALL = $(VENV)/bin/python $(PIP) $(if $(LOCK),--constraint $(LOCK))
 PYTEST = $(VENV)/bin/python -m pytest --numprocesses=$(TEST_PROCESSES) $(PYTEST_OPTIONS)
-CODE = ale_jax benchmarks configs envs examples launch notebooks tests
+CODE = ale_jax benchmarks client configs envs examples launch notebooks tests
 AS_ROOT = $$([ "$$(id -u)" = 0 ] || echo sudo)
 
 # Kept, or every process that a test starts would compile the package anew.

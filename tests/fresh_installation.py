@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import subprocess
+import sys
 import venv
 import zipfile
 from collections.abc import Iterable, Iterator
@@ -13,6 +14,31 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.quick_compile import QUICK_COMPILE
+
+ROOT = Path(__file__).parents[1]
+
+
+def copied_source(copy: Path) -> Path:
+    """Copies the tree, as a build writes beside what it builds."""
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True)
+    copy.mkdir()
+    archive = subprocess.run(
+        ["tar", "--create", "--null", "--files-from=-", "--ignore-failed-read"],
+        cwd=ROOT,
+        input=tracked.stdout,
+        check=True,
+        capture_output=True,
+    )
+    subprocess.run(["tar", "--extract"], cwd=copy, input=archive.stdout, check=True)
+    return copy
+
+
+def built(source: Path, folder: Path, kind: str) -> Path:
+    """A wheel. kind: "wheel", or "editable", which leads to the source."""
+    code = f"import sys; from setuptools import build_meta as b; b.build_{kind}(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, folder], cwd=source, check=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
 
 
 class FreshInstallation:

@@ -13,12 +13,19 @@ ROOT = Path(__file__).parents[1]
 LOCK = (ROOT / "requirements.lock").read_text().splitlines()
 
 
+def _given(monkeypatch, path):
+    """What a setup.py gives to setuptools."""
+    given = {}
+    monkeypatch.setattr(setuptools, "setup", lambda **fields: given.update(fields))
+    monkeypatch.chdir((ROOT / path).parent)
+    runpy.run_path(str(ROOT / path))
+    return given
+
+
 @pytest.fixture
 def required(monkeypatch):
     """The requirements of the package and of its tests."""
-    given = {}
-    monkeypatch.setattr(setuptools, "setup", lambda **fields: given.update(fields))
-    runpy.run_path(str(ROOT / "setup.py"))
+    given = _given(monkeypatch, "setup.py")
     return [
         Requirement(each) for each in [*given["install_requires"], *given["extras_require"]["test"]]
     ]
@@ -34,6 +41,12 @@ def test_each_requirement_is_locked_to_a_version_that_it_allows(required):
     locked = {canonicalize_name(line.partition("==")[0]): line.partition("==")[2] for line in LOCK}
     for each in required:
         assert each.specifier.contains(locked[canonicalize_name(each.name)]), each
+
+
+def test_the_client_requires_a_part_of_that(monkeypatch):
+    whole, client = (_given(monkeypatch, path) for path in ("setup.py", "client/setup.py"))
+    assert {*client["install_requires"]} < {*whole["install_requires"]}
+    assert client["version"] == whole["version"]
 
 
 def test_each_requirement_has_a_lower_bound(required):

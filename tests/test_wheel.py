@@ -3,8 +3,6 @@ and configs/ stay theirs."""
 
 import dataclasses
 import re
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import pytest
 
 from ale_jax.model.tokenizer import train_bpe
 from ale_jax.model.weights.config import NO_EXPERTS
-from tests.fresh_installation import FreshInstallation
+from tests.fresh_installation import FreshInstallation, built, copied_source
 from tests.model.shapes import QWEN2
 from tests.model.weights.families import random_params
 from tests.model.weights.gguf_files import write_gguf
@@ -38,27 +36,7 @@ NAMED = re.compile(r"python -m ([\w.]+)")
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """A copy of the tree, as the build writes beside what it builds."""
-    copy = tmp_path_factory.mktemp("source") / "copy"
-    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True)
-    copy.mkdir()
-    archive = subprocess.run(
-        ["tar", "--create", "--null", "--files-from=-", "--ignore-failed-read"],
-        cwd=ROOT,
-        input=tracked.stdout,
-        check=True,
-        capture_output=True,
-    )
-    subprocess.run(["tar", "--extract"], cwd=copy, input=archive.stdout, check=True)
-    return copy
-
-
-def built(source, folder, kind):
-    """A wheel. kind: "wheel", or "editable", which leads to the source."""
-    code = f"import sys; from setuptools import build_meta as b; b.build_{kind}(sys.argv[1])"
-    subprocess.run([sys.executable, "-c", code, folder], cwd=source, check=True)
-    (wheel,) = folder.glob("*.whl")
-    return wheel
+    return copied_source(tmp_path_factory.mktemp("source") / "copy")
 
 
 @pytest.fixture(scope="module")

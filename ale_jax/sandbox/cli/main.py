@@ -24,6 +24,7 @@ POLL_S = 0.5
 FAILED = 1
 FAILED_EXEC = 125  # as in docker, since 1 could be the command's own exit code
 INTERRUPTED = 130
+WHOLE = "for all of ale-jax, type in a clone of it: pip install ."
 STILL_RUNS = 75  # EX_TEMPFAIL of sysexits.h
 MAX_FILE = 64 << 20  # bytes of a single file that the service sends at once
 WORK = "/work"
@@ -42,6 +43,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         text = " ".join(_told(error, arguments).split())
         print(f"ale-sandbox {arguments.command}: {tables.printable(text)}", file=sys.stderr)
         return FAILED_EXEC if arguments.command in OWN_CODES else FAILED
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("ale_jax"):
+            raise
+        told = f"it needs {error.name}, which the client alone leaves out; {WHOLE}"
+        print(f"ale-sandbox {arguments.command}: {told}", file=sys.stderr)
+        return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
 
