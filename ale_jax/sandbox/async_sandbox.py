@@ -33,7 +33,7 @@ COMMAND = ["python3", "-I", "-S", "-c", PROGRAM]
 # In the order in which they import each other.
 MODULES = (
     *("wire", "loop", "link", "kernel", "files", "rights", "world", "state", "usage"),
-    *("processes", "terminal", "session", "jobs", "main"),
+    *("processes", "guards", "terminal", "session", "jobs", "main"),
 )
 
 # Builds the `runner` package from a JSON frame. `bootstrap` sends it as one line, and PROGRAM reads

@@ -12,10 +12,11 @@ from typing import Any
 
 from . import files, wire
 from .files import WORK, Account
+from .guards import bound_terminals, guard
 from .jobs import Archives, Job
 from .link import Relay, RunnerLink, RunnerStream, use_socket
 from .loop import Loop
-from .processes import Agent, bound_terminals, guard
+from .processes import Agent
 from .rights import Rights
 from .session import EXIT_TIMED_OUT, Session
 from .state import Mounts, SystemState, describe
@@ -379,7 +380,8 @@ def main(config: dict) -> None:
     if (path := config.pop("socket")) and (received := use_socket(path)):
         config["rights"] |= {"score": received[0], "groups": received[1:]}
     loop, parts, memory = Loop(), config.pop("parts"), config.pop("memory_bytes")
-    rights = Rights(**config.pop("rights"), denies_hoards=memory > 0)
+    hoards = memory > 0 or not os.path.exists("/proc/sysvipc")  # else nobody could free them
+    rights = Rights(**config.pop("rights"), denies_hoards=hoards)
     shm = config.pop("world")
     world = World(shm) if shm else None
     mounts = Mounts((parts or {"/": 0}) | SHM)  # a root on disk is replaced as a whole

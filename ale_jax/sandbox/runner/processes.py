@@ -1,10 +1,4 @@
-"""The agent's user and processes inside the sandbox, and a memory limit for where cgroups are
-unavailable.
-
-This limit is enforced by polling, so processes can exceed it for a moment. Therefore each process
-also has a hard limit (RLIMIT_AS), and system calls that hold memory without a process (HOARDS in
-rights.py) are forbidden.
-"""
+"""The agent's user and processes inside the sandbox."""
 
 import contextlib
 import errno
@@ -21,8 +15,7 @@ from . import kernel
 from .files import RUNNER_ID, WORK, Account, is_mapped
 from .loop import READ, Event, Loop
 from .rights import Rights
-from .usage import Sockets
-from .world import MAX_TERMINALS, World
+from .world import World
 
 DEATH_S = 5.0
 STOPPED_STATES = (b"T", b"t", b"Z", b"X", b"")  # the last of a process that is gone
@@ -85,7 +78,7 @@ class Agent:
         pids: int,
     ):
         self.rights = rights
-        self._loop, self._world, self._pids = loop, world, pids
+        self._loop, self._world, self.pids = loop, world, pids
         self._own = {1, os.getpid()}  # a child has another number for itself
         self._commands = {
             name: command for name, command in substitutes.items() if not _is_installed(name)
@@ -149,17 +142,17 @@ class Agent:
     @contextlib.contextmanager
     def unlimited(self) -> Iterator[None]:
         """For programs of the runner's own, which must not depend on what the agent leaves."""
-        limit, self._pids = self._pids, sys.maxsize
+        limit, self.pids = self.pids, sys.maxsize
         try:
             yield
         finally:
-            self._pids = limit
+            self.pids = limit
 
     def _require_room(self) -> None:
         """Raises a refused fork's error if `pids` processes and threads live. The kernel refuses
         forks to the agent's own processes only: what this process starts is born outside of their
         group, which any number may enter."""
-        if kernel.threads(self.others()) >= self._pids:
+        if kernel.threads(self.others()) >= self.pids:
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     def _be_child(
@@ -176,7 +169,8 @@ class Agent:
         try:
             argv = [*self._commands.get(argv[0], argv[:1]), *argv[1:]]
             os.setsid()
-            kernel.call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            with contextlib.suppress(OSError):  # gVisor may have none: orphans count as strays then
+                kernel.call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             _take_descriptors(fds)
             if terminal:
                 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -233,8 +227,9 @@ class Agent:
             self._renew_world()
         else:
             self._kill_until_none(self.others, at_once=True)
-            with self.rights.as_agent():
-                _free_ipc_objects()
+            if not self.rights.denies_hoards:
+                with self.rights.as_agent():
+                    _free_ipc_objects()
 
     def _renew_world(self) -> None:
         """Kills process 1 of the world, which ends when all others have ended and are reaped. A new
@@ -351,45 +346,3 @@ def _has_bundle() -> bool:
 def _is_installed(name: str) -> bool:
     places = ENVIRONMENT["PATH"].split(":")
     return any(os.access(f"{place}/{name}", os.X_OK) for place in places)
-
-
-BUSY_S, IDLE_S = 0.05, 0.5
-# Fields of /proc/PID/status. Other memory is not counted: the kernel can drop pages of files, and
-# tmpfs has its own limit.
-COUNTED = (b"RssAnon:", b"RssShmem:")
-
-
-async def guard(loop: Loop, agent: Agent, limit: int, is_busy: Callable[[], bool]) -> None:
-    """Kills the largest process whenever all processes together use more than `limit` bytes, as the
-    kernel would, and all of them if their sockets do. is_busy: whether a command is running; if so,
-    this polls more often."""
-    sockets = Sockets()
-    while True:
-        sizes = {pid: _resident(pid) for pid in agent.others()}
-        buffered = sockets.memory()
-        while sum(sizes.values()) + buffered > limit and sizes:
-            if buffered > limit // 2:
-                agent.kill()
-                break
-            largest = max(sizes, key=sizes.__getitem__)
-            del sizes[largest]
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(largest, signal.SIGKILL)
-        await loop.sleep(BUSY_S if is_busy() else IDLE_S)
-
-
-def _resident(pid: int) -> int:
-    """Bytes of memory that a process uses; 0 if it has ended."""
-    with contextlib.suppress(OSError):
-        lines = kernel.read(f"{pid}/status").splitlines()
-        return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(COUNTED))
-    return 0
-
-
-async def bound_terminals(loop: Loop, agent: Agent, is_busy: Callable[[], bool]) -> None:
-    """Kills all processes of the agent when they hold more than MAX_TERMINALS. Only for where the
-    mount of /dev/pts, which is not this process's own, has no such limit."""
-    while True:
-        if len(os.listdir("/dev/pts")) > MAX_TERMINALS:
-            agent.kill()
-        await loop.sleep(BUSY_S if is_busy() else IDLE_S)

@@ -27,6 +27,7 @@ DENIED = (
     "perf_event_open",
     "userfaultfd",
     "io_uring_setup",
+    "mq_open",  # also where RLIMIT_MSGQUEUE has no effect
 )
 # Calls that allocate memory outside of any process or size-limited directory.
 HOARDS = ("memfd_create", "memfd_secret", "shmget", "semget", "msgget")
@@ -40,11 +41,11 @@ NETLINK = socket.AF_NETLINK  # refused with HOARDS, as the memory of such socket
 # tables.
 TABLES = {
     "x86_64": (
-        *(0xC000003E, 41, (248, 249, 250, 321, 298, 323, 425)),
+        *(0xC000003E, 41, (248, 249, 250, 321, 298, 323, 425, 240)),
         *((319, 447, 29, 64, 68), (105, 113, 117)),
     ),
     "aarch64": (
-        *(0xC00000B7, 198, (217, 218, 219, 280, 241, 282, 425)),
+        *(0xC00000B7, 198, (217, 218, 219, 280, 241, 282, 425, 180)),
         *((279, 447, 194, 190, 186), (146, 145, 147)),
     ),
 }
@@ -129,7 +130,7 @@ class Rights:
         denies_hoards: bool,
         score: int | None = None,
     ):
-        self.uid = uid
+        self.uid, self.denies_hoards = uid, denies_hoards
         self._limits = _attainable(LIMITS | {name: (n, n) for name, n in limits.items()})
         self._groups = list(map(_move_up, groups))
         self._capabilities = [CAPABILITIES[name] for name in capabilities]
@@ -149,9 +150,18 @@ class Rights:
 
     def _access_files(self) -> None:
         permitted = _mask("CapPrm")
-        _set_capabilities(permitted, permitted)
-        kernel.call("setfsgid", self.uid)
-        kernel.call("setfsuid", self.uid)
+        try:
+            _set_capabilities(permitted, permitted)
+            kernel.call("setfsgid", self.uid)
+            kernel.call("setfsuid", self.uid)
+        except OSError as error:
+            if error.errno != errno.ENOSYS:
+                raise
+            # gVisor has no ids for file access. The real and the saved ones still keep the agent
+            # from tracing this process, and from its limits and signals.
+            os.setresgid(-1, self.uid, -1)
+            os.setresuid(-1, self.uid, -1)
+            _set_capabilities(permitted, permitted)
 
     @contextlib.contextmanager
     def as_agent(self) -> Iterator[None]:
@@ -234,11 +244,20 @@ def _attainable(wanted: dict[str, tuple[int, int]]) -> dict[int, tuple[int, int]
     by_number = {getattr(resource, name): limit for name, limit in wanted.items()}
     numbers = {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
     limits = {}
-    for number in numbers:
+    for number in filter(_is_settable, numbers):
         most = resource.getrlimit(number)[1]
         soft, hard = by_number.get(number, (NO_LIMIT, NO_LIMIT))
         limits[number] = (_smaller(soft, most), _smaller(hard, most))
     return limits
+
+
+def _is_settable(number: int) -> bool:
+    """gVisor refuses a limit that it does not have, even as it is."""
+    try:
+        resource.setrlimit(number, resource.getrlimit(number))
+    except ValueError:
+        return False
+    return True
 
 
 def _smaller(one: int, other: int) -> int:

@@ -23,10 +23,18 @@ class SystemState(dict):
     def differences(self, now: "SystemState") -> str:
         """What is different now, as text; empty if nothing is."""
         return "; ".join(
-            f"{subject}: {now[subject]}, not {then}"
+            f"{subject}: {_changes(then, now[subject])}"
             for subject, then in self.items()
             if now[subject] != then
         )
+
+
+def _changes(then: object, now: object) -> str:
+    """Both, without what is equal in them."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        names = [name for name in then | now if then.get(name) != now.get(name)]
+        return ", ".join(f"{name}: {_changes(then.get(name), now.get(name))}" for name in names)
+    return f"{now}, not {then}"
 
 
 class Mounts:
@@ -36,6 +44,7 @@ class Mounts:
     known: paths of mounts that a reset empties or replaces.
     lines: place, options and file system of each, without the source, which may be deleted later (a
         socket).
+    places: the paths of all of them.
     kept: the places at which the uppermost mount may be written to and is not known, but for those
         of processes.
     """
@@ -70,6 +79,7 @@ class Mounts:
             self._within.setdefault(parent, set()).add(name)
             kind = rest[rest.index("-") + 1]
             writable[path] = options.startswith("rw") and kind != "proc"
+        self.places = set(writable)
         self.kept = {path for path, may in writable.items() if may} - self._known
 
 
@@ -80,11 +90,19 @@ def describe(parts: Collection[str], others: Callable[[], set[int]], mounts: Mou
         limits={name: resource.getrlimit(number) for name, number in LIMITS.items()},
         scheduling=(os.nice(0), os.sched_getscheduler(0), sorted(os.sched_getaffinity(0))),
         processes=sorted(others()),
-        sysctls={name: kernel.read(f"sys/kernel/{name}") for name in SYSCTLS},
+        sysctls={name: _sysctl(name) for name in SYSCTLS},
         mounts=mounts.lines,
         files={path: _use(path) for path in parts},
-        written={path: _tree(path) for path in mounts.kept},
+        written={path: _tree(path, mounts.places) for path in mounts.kept},
     )
+
+
+def _sysctl(name: str) -> bytes | None:
+    """None if this kernel (gVisor) does not have it."""
+    try:
+        return kernel.read(f"sys/kernel/{name}")
+    except FileNotFoundError:
+        return None
 
 
 def _use(path: str) -> tuple[object, ...]:
@@ -99,9 +117,10 @@ def _use(path: str) -> tuple[object, ...]:
         os.close(directory)
 
 
-def _tree(path: str) -> dict[str, tuple[object, ...]]:
-    """Everything at and below `path`, of which nobody needs to change anything."""
-    return {name: _entry(status) for name, status in _walk(path)}
+def _tree(path: str, mounted: Collection[str]) -> dict[str, tuple[object, ...]]:
+    """Everything at and below `path`, of which nobody needs to change anything, without what is
+    `mounted` below it."""
+    return {name: _entry(status) for name, status in _walk(path, mounted)}
 
 
 def _entry(status: os.stat_result) -> tuple[object, ...]:
@@ -113,10 +132,11 @@ def _entry(status: os.stat_result) -> tuple[object, ...]:
     )
 
 
-def _walk(path: str) -> Iterator[tuple[str, os.stat_result]]:
+def _walk(path: str, but: Collection[str]) -> Iterator[tuple[str, os.stat_result]]:
     status = os.lstat(path)
     yield path, status
     if stat.S_ISDIR(status.st_mode):
         with contextlib.suppress(PermissionError):  # then nobody can see what is in it
             for name in sorted(os.listdir(path)):
-                yield from _walk(f"{path}/{name}")
+                if (inner := f"{path}/{name}") not in but:
+                    yield from _walk(inner, but)
