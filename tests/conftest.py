@@ -64,6 +64,7 @@ ALWAYS_SKIPPED = (
     "control groups are bubblewrap's",
     "root may write anywhere",
     "needs root to mount",
+    "runsc is not installed",
     "cannot mount",
     "real weights are not part of the project",
     "is not in every image",

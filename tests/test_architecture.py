@@ -91,6 +91,7 @@ KNOWN_HOSTS = {"arxiv.org", "keepachangelog.com", "www.apache.org", "localhost",
 KNOWN_HOSTS |= {"sandboxes"}  # an example, of nobody
 KNOWN_HOSTS |= {"HOST"}  # in place of any
 # They only look like hosts: the prefixes of what Kubernetes' objects and labels are called.
+KNOWN_HOSTS |= {"kubernetes.io", "rbac.authorization.k8s.io"}
 KNOWN_HOSTS |= {"ray.io", "networking.k8s.io", "pod-security.kubernetes.io"}
 KNOWN_HOSTS |= {"jobset.x-k8s.io", "jobset.sigs.k8s.io", "alpha.jobset.sigs.k8s.io"}
 KNOWN_HOSTS |= {"batch.kubernetes.io", "cloud.google.com", "google.com"}

@@ -14,6 +14,11 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts import scripts
 
 from ale_jax.sandbox import bubblewrap_process
+from ale_jax.sandbox.api import SandboxStartError
+from ale_jax.sandbox.cli.parser import make_parser, spec_of
+from ale_jax.sandbox.kubernetes import runtime
+from ale_jax.sandbox.kubernetes.manifest import PACKED, TOOLS, image_of, refuse_unenforceable
+from ale_jax.sandbox.runtime import RUNTIMES
 from ale_jax.sandbox.service.access import ServiceSettings, read_tokens
 from ale_jax.system.fleet import serve
 from tests.launch.commands_on_path import CommandsOnPath
@@ -155,6 +160,47 @@ def test_the_token_of_the_service_is_in_no_list_of_processes(tmp_path):
     assert called[-1] == "--from-file=tokens=/dev/stdin"
     tokens = (kubectl.folder / "tokens").read_text()
     assert read_tokens(None, {"ALE_SANDBOX_TOKENS": tokens}) and tokens.startswith("me ")
+
+
+@functools.cache
+def pods_of_their_own() -> dict[tuple[str, str], dict]:
+    found = yaml.safe_load_all((LAUNCH / "kubernetes/pods.yaml").read_text())
+    return {(each["kind"], each["metadata"]["name"]): each for each in found}
+
+
+def test_the_policy_for_pods_is_the_one_that_the_runtime_asks_for():
+    policy = pods_of_their_own()["NetworkPolicy", runtime.POLICY]
+    runtime._require_isolation(policy)
+    with pytest.raises(SandboxStartError, match="must forbid all traffic"):
+        runtime._require_isolation({"spec": policy["spec"] | {"egress": [{}]}})
+
+
+def test_the_service_may_do_what_it_does_to_pods_and_no_more():
+    rules = pods_of_their_own()["Role", "sandbox-service"]["rules"]
+    granted = {resource: {*rule["verbs"]} for rule in rules for resource in rule["resources"]}
+    assert granted == {
+        "pods": {"create", "get", "list", "delete"},
+        "pods/attach": {"create", "get"},
+        "networkpolicies": {"get"},
+    }
+    pod = pods_of_their_own()["Deployment", "sandbox-service"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    (binding,) = pods_of_their_own()["RoleBinding", "sandbox-service"]["subjects"]
+    assert binding["name"] == pod["serviceAccountName"]
+
+
+def test_the_line_of_the_service_of_pods_is_understood():
+    pod = pods_of_their_own()["Deployment", "sandbox-service"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    words = [word.replace("IMAGE", "registry/image:1") for word in container["args"]]
+    arguments = make_parser().parse_args(words)
+    refuse_unenforceable(spec := spec_of(arguments))
+    assert arguments.runtime in RUNTIMES and image_of(spec) == "registry/image:1"
+    assert TOOLS in {each["name"] for each in container["env"]}
+    dockerfile = (LAUNCH / "kubernetes/Dockerfile").read_text()
+    assert f"tar -x -C {PACKED}\n" in dockerfile
 
 
 # As Docker has it, which is all that differs.

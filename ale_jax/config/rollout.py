@@ -9,7 +9,7 @@ from ale_jax.config.setting import Settings, section, setting
 from ale_jax.sandbox.egress.uplink import DIRECT, Uplink
 from ale_jax.sandbox.sdk.login import TOKEN
 
-RUNTIMES = ("auto", "docker", "bubblewrap")
+RUNTIMES = ("auto", "docker", "bubblewrap", "kubernetes")
 RAY, THREADS = "ray", "threads"
 RESOURCE = re.compile(r"([\w.:-]+)=(\d+(?:\.\d+)?)")
 LABEL = re.compile(r"([\w./-]+)=([\w.-]+)")
@@ -82,8 +82,9 @@ class RolloutConfig(Settings):
 
     runtime: str = setting(
         "auto",
-        'sandbox runtime: "docker", "bubblewrap", or "auto", which is Docker if its daemon '
-        "answers, and otherwise bubblewrap; or the URL (http://HOST:PORT) of a service of "
+        'sandbox runtime: "docker", "bubblewrap", "kubernetes" (a pod for each sandbox, from a pod '
+        'with the rights to start them), or "auto", which is Docker if its daemon answers, and '
+        "otherwise bubblewrap; or the URL (http://HOST:PORT) of a service of "
         f"sandboxes (`ale-sandbox serve`), whose token is in the variable {TOKEN}.",
     )
     actors: int = setting(4, "rollout workers.", at_least=1)

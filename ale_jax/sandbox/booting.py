@@ -19,6 +19,8 @@ AGENT_ID, ROOT_ID = 1000, 0
 PROXY_PORT = 3128
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
 NO_PROXY_VARIABLES = ("no_proxy", "NO_PROXY")
+# Open files of a process where there are no cgroups. Bounds what pipes hold, which nobody counts.
+FILES_OF_UNGROUPED = 256
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +98,13 @@ def _config(spec: SandboxSpec, surroundings: Surroundings) -> dict[str, Any]:
 def files_limit(spec: SandboxSpec) -> str:
     """Options of the tmpfs on each writable directory."""
     return f"size={spec.files_mb}m,nr_inodes={spec.max_files}"
+
+
+def limits_without_groups(spec: SandboxSpec) -> dict[str, Any]:
+    """Returns what `Surroundings` has where the runner must enforce the spec's memory and pids."""
+    memory = spec.memory_mb << 20
+    limits = {"RLIMIT_NPROC": spec.pids, "RLIMIT_AS": memory, "RLIMIT_NOFILE": FILES_OF_UNGROUPED}
+    return {"limits": limits, "memory_bytes": memory}
 
 
 def user_id(spec: SandboxSpec) -> int:

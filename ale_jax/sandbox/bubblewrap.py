@@ -23,6 +23,7 @@ from ale_jax.sandbox.blocking import StartsBlocking
 from ale_jax.sandbox.booting import (
     Surroundings,
     boot,
+    limits_without_groups,
     log_denial,
     user_id,
 )
@@ -54,8 +55,6 @@ for name in python3 tar "$@"; do
 done
 """
 PROBE_S = 5.0
-# Open files of a process where there are no cgroups. Bounds what pipes hold, which nobody counts.
-FILES_OF_UNGROUPED = 256
 log = logging.getLogger(__name__)
 
 _serial = itertools.count()  # shared by all runtimes of this process, since cgroups are named by it
@@ -236,17 +235,7 @@ class BubblewrapRuntime(StartsBlocking):
             )
 
     def _limits(self, spec: SandboxSpec) -> Mapping[str, Any]:
-        if self._hierarchy:
-            return {}
-        memory = spec.memory_mb << 20
-        return {
-            "limits": {
-                "RLIMIT_NPROC": spec.pids,
-                "RLIMIT_AS": memory,
-                "RLIMIT_NOFILE": FILES_OF_UNGROUPED,
-            },
-            "memory_bytes": memory,
-        }
+        return {} if self._hierarchy else limits_without_groups(spec)
 
 
 def _image_trouble(spec: SandboxSpec) -> str | None:

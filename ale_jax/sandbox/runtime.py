@@ -9,11 +9,13 @@ from ale_jax.sandbox.api import Runtime, SandboxStartError
 from ale_jax.sandbox.bubblewrap import BubblewrapRuntime
 from ale_jax.sandbox.docker_runtime import DockerRuntime
 from ale_jax.sandbox.egress.uplink import DIRECT, Uplink
+from ale_jax.sandbox.kubernetes.runtime import KubernetesRuntime
 from ale_jax.sandbox.sdk.login import ServiceLogin
 from ale_jax.sandbox.sdk.service_runtime import ServiceRuntime
 from ale_jax.sandbox.spec import SandboxSpec
 
-RUNTIMES = {"docker": DockerRuntime, "bubblewrap": BubblewrapRuntime}  # in the order of preference
+AUTO = {"docker": DockerRuntime, "bubblewrap": BubblewrapRuntime}  # in the order of preference
+RUNTIMES = {**AUTO, "kubernetes": KubernetesRuntime}
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +32,7 @@ def pick_runtime(name: str, spec: SandboxSpec, uplink: Uplink = DIRECT) -> Runti
         raise ValueError(f"runtime {name!r} must be one of auto, {', '.join(RUNTIMES)}")
     uplink.upstream()
     reasons = []
-    for candidate in RUNTIMES if name == "auto" else (name,):
+    for candidate in AUTO if name == "auto" else (name,):
         try:
             runtime = RUNTIMES[candidate](spec, uplink)
         except SandboxStartError as error:

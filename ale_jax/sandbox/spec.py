@@ -42,13 +42,13 @@ class SandboxSpec(Settings):
 
     image: str = setting(
         "ale-shell",
-        "name of the image (Docker). On bubblewrap, the default one stands for the host's own "
-        "/usr, which is read-only, and others are refused.",
+        "name of the image (Docker, Kubernetes). On bubblewrap, the default one stands for the "
+        "host's own /usr, which is read-only, and others are refused.",
     )
     runtime: str = setting(
         "runc",
         'the OCI runtime that Docker uses: "runc", or "runsc" (gVisor) or "kata" for a separate '
-        "kernel.",
+        "kernel. Pods of Kubernetes have one of these two.",
         choices=OCI_RUNTIMES,
     )
     user: str = setting(

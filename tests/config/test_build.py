@@ -49,7 +49,7 @@ def test_every_field_is_reached_by_its_dotted_name():
         ("algo.loss.tau", 0.1, "config.algo.loss: tau 0.1 is not read by the loss topr"),
         ("rl.group_size", 0, "group_size 0 must be at least 1"),
         ("rl.router_replay", 1, "config.rl.router_replay is 1 (int): expected bool"),
-        ("rollout.runtime", "podman", "choose one of auto, docker, bubblewrap, or http://HOST:PO"),
+        ("rollout.runtime", "podman", "docker, bubblewrap, kubernetes, or http://HOST:PORT of a"),
         (
             "rollout.runtime",
             "http://localhost:80/v1",

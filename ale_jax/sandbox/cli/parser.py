@@ -202,7 +202,7 @@ def add_serve_options(serve: argparse.ArgumentParser) -> None:
         "--tls-key", default="", metavar="FILE", help="its private key (PEM, mode 600)"
     )
     serve.add_argument("--token-file", help=f"file with lines of {FORM}; mode 600")
-    serve.add_argument("--runtime", default="auto", help="auto, docker or bubblewrap")
+    serve.add_argument("--runtime", default="auto", help="auto, docker, bubblewrap or kubernetes")
     _add_recipes(serve)
     serve.add_argument("--slots", type=int, default=64, help="maximum number of sandboxes per node")
     serve.add_argument(

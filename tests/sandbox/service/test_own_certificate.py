@@ -1,17 +1,11 @@
 """A service with a certificate of its own: all that a client opens trusts what it was told to."""
 
 import asyncio
-import datetime
-import ipaddress
 import socket
 import ssl
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from ale_jax.sandbox.api import SandboxError, SandboxStartError
 from ale_jax.sandbox.cli.main import main
@@ -22,31 +16,16 @@ from ale_jax.sandbox.sdk.service_runtime import ServiceRuntime
 from ale_jax.sandbox.service import server
 from ale_jax.sandbox.service.access import ServiceSettings
 from tests.sandbox.conftest import SPEC
+from tests.sandbox.own_certificate import HOST, write_certificate
 from tests.sandbox.service.conftest import ANN, over, over_memory
 from tests.sandbox.upstream import CALL, upstream
-
-HOST = "127.0.0.1"
 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
     """The path of a file with a key and a certificate for HOST that nobody else has signed."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sandboxes")])
-    now = datetime.datetime.now(datetime.UTC)
-    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(HOST))])
-    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-    builder = builder.not_valid_before(now - datetime.timedelta(days=1))
-    builder = builder.not_valid_after(now + datetime.timedelta(days=1))
-    signed = builder.add_extension(address, critical=False).sign(key, hashes.SHA256())
-    secret = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
     path = tmp_path_factory.mktemp("certificate") / "own.pem"
-    path.touch(0o600)
-    path.write_bytes(secret + signed.public_bytes(serialization.Encoding.PEM))
+    write_certificate(path)
     return path
 
 
