@@ -70,6 +70,7 @@ def bootstrap(config: dict) -> bytes:
 
 
 START_S = 30.0
+MAX_SIZE = 1000  # rows or columns of a terminal
 EXIT_MISUSE = 2  # bash's own exit code for text that it cannot parse
 
 
@@ -166,12 +167,18 @@ class AsyncSandbox(FileCalls, PortCalls, BackgroundCalls):
         reply = await self._ask(request, seconds + RUN_GRACE_S)
         return await self._made(lambda: bool(reply["interrupted"]))
 
-    async def begin(self, command: str, session: str = MAIN) -> None:
-        """As `api.Sandbox.begin`."""
+    async def begin(
+        self, command: str, session: str = MAIN, rows: int = 0, columns: int = 0
+    ) -> None:
+        """As `api.Sandbox.begin`. rows, columns: size of the terminal; 0: it tells none, and
+        programs choose, mostly 24 x 80."""
         if "\0" in command:
             raise ValueError("the command contains a NUL byte")
+        if not (0 <= rows <= MAX_SIZE and 0 <= columns <= MAX_SIZE):
+            raise ValueError(f"rows {rows} and columns {columns} must be from 0 to {MAX_SIZE}")
         body = [command.encode("utf-8", "replace")]
-        await self._ask({"do": "begin", "session": session}, FILES_S, body)
+        size = {"rows": rows, "columns": columns}
+        await self._ask({"do": "begin", "session": session, **size}, FILES_S, body)
 
     async def send(self, text: str, session: str = MAIN) -> None:
         """As `api.Sandbox.send`."""

@@ -32,6 +32,16 @@ def test_it_runs_in_the_session_and_keeps_its_state(box):
     assert box.run("echo $name; tty").output == "it's\nnot a tty\n"
 
 
+def test_the_terminal_has_the_size_that_was_asked_for(box):
+    for size in ((30, 120), (0, 0)):
+        box.begin("stty size", rows=size[0], columns=size[1])
+        assert box.expect().output == f"{size[0]} {size[1]}\n"
+    box.begin("stty size")
+    assert box.expect().output == "0 0\n"
+    with pytest.raises(ValueError, match="rows 1001 and columns -1 must be from 0 to 1000"):
+        box.begin("true", rows=1001, columns=-1)
+
+
 def test_what_follows_a_match_is_left_for_the_next(box):
     box.begin("printf 'one two three'; read x")
     assert box.expect("o").output == "o"

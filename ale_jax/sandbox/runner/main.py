@@ -126,7 +126,8 @@ class Runner:
     async def do_begin(self, request: Request, stream: RunnerStream) -> dict:
         """Starts a command on the session's terminal. It has no time limit."""
         text = await stream.receive_all()
-        (await self._session(request["session"])).begin(text)
+        session = await self._session(request["session"])
+        session.begin(text, request["rows"], request["columns"])
         return {}
 
     async def do_send(self, request: Request, stream: RunnerStream) -> dict:

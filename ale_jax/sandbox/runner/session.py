@@ -172,10 +172,11 @@ class Session:
         self.settled.clear()
         self._loop.nudge(self._running)
 
-    def begin(self, text: bytes) -> None:
+    def begin(self, text: bytes, rows: int, columns: int) -> None:
         """Starts a command on the session's terminal, for `send` and `expect`."""
         self._terminal = self._terminal or PseudoTerminal(self._loop)
         self._terminal.clear()
+        self._terminal.resize(rows, columns)
         command = self._command = self._begun = _Command(self._loop, 0)
         quoted = b"'" + text.replace(b"'", rb"'\''") + b"'"
         opened = f" <>{self._terminal.path} >&0 2>&0".encode()

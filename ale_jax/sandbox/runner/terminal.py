@@ -43,6 +43,10 @@ class PseudoTerminal:
         os.close(self._theirs)
         self._ours = self._theirs = -1
 
+    def resize(self, rows: int, columns: int) -> None:
+        size = struct.pack("HHHH", rows, columns, 0, 0)
+        fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, size)
+
     def clear(self) -> None:
         """Drops all input and output that nobody has read."""
         termios.tcflush(self._theirs, termios.TCIOFLUSH)

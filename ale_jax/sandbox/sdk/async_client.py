@@ -243,9 +243,13 @@ class AsyncRemoteSandbox(Processes):
         answer = await self._do(protocol.INTERRUPT, session=session, body=body)
         return answer["interrupted"]
 
-    async def begin(self, command: str, session: str = MAIN) -> None:
-        """Starts a command in a session, on a terminal. SandboxError if the session is busy."""
-        await self._do(protocol.BEGIN, session=session, body={"command": command})
+    async def begin(
+        self, command: str, session: str = MAIN, rows: int = 0, columns: int = 0
+    ) -> None:
+        """Starts a command in a session, on a terminal of that size; 0: it tells none.
+        SandboxError if the session is busy."""
+        body = {"command": command, "rows": rows, "columns": columns}
+        await self._do(protocol.BEGIN, session=session, body=body)
 
     async def send(self, text: str, session: str = MAIN) -> None:
         """Types text into the command that `begin` started. SandboxError if none runs."""

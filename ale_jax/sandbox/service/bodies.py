@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from ale_jax.sandbox.async_sandbox import MAX_SIZE
 from ale_jax.sandbox.pool.api import StartRequest
 from ale_jax.sandbox.runner.wire import MAIN
 from ale_jax.sandbox.service.caller import Caller
@@ -132,10 +133,15 @@ class RunBody(Body):
     session: str = Field(MAIN, description="Its name; the default one is open from the start.")
 
 
+Lines = Annotated[int, Field(ge=0, le=MAX_SIZE, description="Of the terminal; 0: programs choose.")]
+
+
 class BeginBody(Body):
     """A command for a session's terminal."""
 
     command: str = Field(description="For bash. It has no time limit.")
+    rows: Lines = 0
+    columns: Lines = 0
 
 
 class SendBody(Body):

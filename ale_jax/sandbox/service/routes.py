@@ -237,7 +237,8 @@ async def begin(id: Id, session: Session, body: BeginBody, by: By) -> Response:
 
     `expect` reads its output, `send` types its input, and `interrupt` is Ctrl-C.
     """
-    await by.call(id, "begin", command=body.command, session=session)
+    size = {"rows": body.rows, "columns": body.columns}
+    await by.call(id, "begin", command=body.command, session=session, **size)
     return nothing()
 
 

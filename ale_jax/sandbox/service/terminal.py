@@ -14,6 +14,7 @@ from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Depends, Query, WebSocket, WebSocketDisconnect
 
+from ale_jax.sandbox.async_sandbox import MAX_SIZE
 from ale_jax.sandbox.pool.api import SandboxPool
 from ale_jax.sandbox.relay import carry
 from ale_jax.sandbox.service.access import ServiceSettings
@@ -21,7 +22,6 @@ from ale_jax.sandbox.service.caller import Caller
 from ale_jax.sandbox.service.protocol import Refusal, refusal_of
 
 FAILED = 1011  # close code of an internal error (RFC 6455)
-MAX_SIZE = 1000  # rows or columns
 # Input that the command has not read yet, in frames and in bytes. The calls that a token has by
 # default then hold as much as its default `buffer_mb` allows. A client that sends more has to wait
 # until the command has read, for so long.

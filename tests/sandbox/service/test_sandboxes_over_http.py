@@ -67,6 +67,10 @@ def test_a_dialogue_with_a_command(remote):
     remote.send("joe\n")
     last = remote.expect(timeout=5.0)
     assert (last.output, last.matched, last.exit_code) == ("hello joe\n", False, 3)
+    remote.begin("stty size", rows=30, columns=100)
+    assert remote.expect().output == "30 100\n"
+    with pytest.raises(ValueError, match="rows: Input should be less than or equal to 1000"):
+        remote.begin("true", rows=1001)
     with pytest.raises(ValueError, match="no regular expression"):
         remote.expect("(")
 
