@@ -9,7 +9,8 @@ from ale_jax.config.setting import Settings, section, setting
 from ale_jax.sandbox.egress.uplink import DIRECT, Uplink
 from ale_jax.sandbox.sdk.login import TOKEN
 
-RUNTIMES = ("auto", "docker", "bubblewrap", "kubernetes")
+KUBERNETES = "kubernetes"
+RUNTIMES = ("auto", "docker", "bubblewrap", KUBERNETES)
 RAY, THREADS = "ray", "threads"
 RESOURCE = re.compile(r"([\w.:-]+)=(\d+(?:\.\d+)?)")
 LABEL = re.compile(r"([\w./-]+)=([\w.-]+)")
@@ -132,6 +133,11 @@ class RolloutConfig(Settings):
 def is_service(runtime: str) -> bool:
     """Returns whether the sandboxes are those of a service, whose URL this is."""
     return runtime.startswith(("http://", "https://"))
+
+
+def is_elsewhere(runtime: str) -> bool:
+    """Returns whether the sandboxes are on machines where nothing else of the run is."""
+    return is_service(runtime) or runtime == KUBERNETES
 
 
 def _check_runtime(runtime: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import jax
 
 from ale_jax.config.hardware import MeshShape
-from ale_jax.config.rollout import RAY, is_service
+from ale_jax.config.rollout import RAY, is_elsewhere
 from ale_jax.config.run import RunConfig
 from ale_jax.files import write_atomically
 from ale_jax.learn.checkpoint import bytes_to_come, complete_checkpoints, state_bytes
@@ -97,7 +97,7 @@ def host_needs(config: RunConfig, leads: bool) -> HostNeeds:
     """Returns what the run needs of this machine's memory. leads: whether this is the first
     process, which has the sandboxes and Ray."""
     plan, rollout, spec = plan_here(config), config.rollout, sandboxed(config)
-    are_here = spec and leads and not is_service(rollout.runtime)
+    are_here = spec and leads and not is_elsewhere(rollout.runtime)
     sandboxes = rollout.actors * rollout.episodes_per_actor if are_here else 0
     return HostNeeds(
         0 if plan.has else plan.total * jax.local_device_count(),

@@ -12,7 +12,10 @@ import pytest
 from ale_jax.sandbox.api import SandboxLost, SandboxStartError
 from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.kubernetes import runtime
+from ale_jax.sandbox.sdk.login import ServiceLogin
+from ale_jax.sandbox.sdk.service_runtime import ServiceRuntime
 from tests.sandbox.kubernetes.conftest import POD
+from tests.sandbox.service.conftest import ANN, over
 from tests.sandbox.upstream import CALL, upstream
 
 pytestmark = pytest.mark.heavy
@@ -114,6 +117,17 @@ def test_a_pod_ends_with_its_owner_and_is_reaped(node, pods):
     while pod.status()["phase"] != "Succeeded":
         time.sleep(0.05)
     assert pods.reap() == 1 and not node.pods
+
+
+def test_a_run_elsewhere_plays_in_pods_through_a_service_of_the_cluster(node, pods):
+    with over(pods) as service:
+        with ServiceRuntime(service.url, ServiceLogin(ANN)).start(POD, {"role": "test"}) as box:
+            (pod,) = node.pods.values()
+            assert json.loads(pod.metadata["annotations"]["ale-jax/labels"])["role"] == "test"
+            assert "Starting gVisor" in box.run("echo x > x; dmesg").output
+            box.reset()
+            assert box.run("ls").output == ""
+        assert not node.pods
 
 
 def test_why_a_pod_was_lost_is_told(node, pods):

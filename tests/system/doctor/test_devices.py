@@ -79,6 +79,9 @@ def test_the_machine_must_hold_what_its_devices_cannot():
     assert needs.arrays > 0 and needs.checkpoint > 0
     assert needs.sandboxes == 4 * (256 << 20)  # one actor with four episodes
     assert host_needs(smoke_config(), leads=False).sandboxes == 0
+    for runtime in ("http://localhost:8700", "kubernetes"):  # other machines have them
+        elsewhere = smoke_config(rollout={"runtime": runtime})
+        assert host_needs(elsewhere, leads=True).sandboxes == 0
 
 
 @pytest.mark.parametrize(
