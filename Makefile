@@ -76,7 +76,7 @@ format: install-test  ## sort imports and format the code
 	$(VENV)/bin/ruff format $(CODE) setup.py
 
 validate: install sandbox  ## check that the tasks of each family can be solved, and not by doing nothing
-	$(VENV)/bin/python -m ale_jax.envs.shell.validate
+	for world in shell corridor countdown; do $(VENV)/bin/ale-jax validate --world=$$world || exit 1; done
 
 report: install  ## rewrite the report of the run in RUN from its files
 	$(VENV)/bin/python -m ale_jax.monitor.report "$(RUN)"

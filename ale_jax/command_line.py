@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import json
 import re
 import runpy
 import textwrap
@@ -21,6 +22,8 @@ from ale_jax.config.fields import flat, meant_fields, unknown_field, wrong_value
 
 OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]*)")
 WIDTH = 100
+# A world that is named as module:Class, or reads files that its options name.
+HAS_FILES = re.compile(r'"world": "[^"]*:|"options": [{\[]+"')
 CONFIG_FLAG = re.compile(r"--?config=")
 WRONG_VALUE = re.compile(r"flag --config\.([\w.]+)=(.*?): ")  # how absl's message begins
 CONFIGS = Path(__file__).parent / "configs"  # ours; a user's are files of theirs
@@ -84,6 +87,15 @@ FLAGS = {
     "adapter": Flag(flags.DEFINE_bool, False, "", "write only the adapters, in PEFT's format"),
     "host": Flag(flags.DEFINE_string, "127.0.0.1", "ADDRESS", "where clients are answered"),
     "port": Flag(flags.DEFINE_integer, 8000, "PORT", "at which port; 0 for a free one"),
+    "world": Flag(
+        flags.DEFINE_string,
+        "",
+        "NAME",
+        "a world's short name, its class as module:Class, or a domain as configs write it",
+    ),
+    "items": Flag(flags.DEFINE_integer, 20, "N", "items of each family and split; all if fewer"),
+    "runtime": Flag(flags.DEFINE_string, "", "NAME", "what runs sandboxes; the config's, or auto"),
+    "workers": Flag(flags.DEFINE_integer, 1, "N", "episodes that are played at once"),
     "json": Flag(flags.DEFINE_bool, False, "", "print one JSON object instead of tables"),
     "debug": Flag(flags.DEFINE_bool, False, "", "show the traceback of an error"),
     "help": Flag(flags.DEFINE_bool, False, "", "print this text"),
@@ -128,6 +140,11 @@ COMMANDS = {
         "let clients of OpenAI's and Anthropic's APIs talk to the newest policy of the run in "
         "--workdir, or to --config.weights, until Ctrl-C",
         ("config", "workdir", "host", "port"),
+    ),
+    "validate": Command(
+        "check that the tasks of a world, or of a config's worlds, can be solved, not by doing "
+        "nothing, and are the same each time; exit code 1 if not",
+        ("world", "config", "items", "runtime", "workers", "json"),
     ),
     "compare": Command(
         "say how evaluations (folders with an episodes.jsonl) differ from the first of them, item "
@@ -200,7 +217,17 @@ def read_config(given: str, overrides: Sequence[str]) -> dict[str, Any]:
         if wrong := WRONG_VALUE.match(str(error)):
             raise wrong_value(wrong[1], wrong[2], before[wrong[1]]) from error
         raise
-    return config.to_dict()
+    return _with_folder(config.to_dict(), path)
+
+
+def _with_folder(values: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Adds the folder of the config at `path`, where it names modules or files of worlds, and does
+    not say where they are."""
+    worlds = values.get("worlds", {})  # what is missing or wrong, the config's checks say
+    named = json.dumps([worlds, values.get("warm_start")], default=str)
+    if worlds.get("folder") == "" and HAS_FILES.search(named):
+        worlds["folder"] = str(path.resolve().parent)
+    return values
 
 
 def described_choices() -> Iterator[str]:

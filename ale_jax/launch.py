@@ -75,6 +75,14 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
 
             run_compare(operands, options.json)
             return 0
+        if command == "validate":
+            from ale_jax.evaluation.validate_command import Options, run_validate
+
+            values = read_config(options.config, overrides) if options.config else None
+            asked = Options(
+                options.world, options.items, options.runtime, options.workers, options.json
+            )
+            return run_validate(asked, values)
         return _launch(argv, command, options, overrides, run)
     except KeyboardInterrupt:
         print("interrupted: the same command continues from the last checkpoint", file=sys.stderr)

@@ -48,6 +48,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
+import zlib
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,14 +59,18 @@ from ale_jax.status import Status
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A task, whose world can be rebuilt bit for bit from `family` and `seed` alone.
-
-    `Task("files", seed=7, split="train")` is one and the same in every run, on every machine.
-    """
+    """A task, which is rebuilt bit for bit from the names of its family and item alone. A family
+    that makes its tasks from seeds calls them by their seeds: `Task("sort", 7, "train")`."""
 
     family: str
-    seed: int
+    item: int | str
     split: str  # "train" | "eval"
+
+    @property
+    def number(self) -> int:
+        """The item as a number, not negative, of which keys of random draws are made."""
+        seed = self.item if isinstance(self.item, int) else -1
+        return seed if seed >= 0 else zlib.crc32(str(self.item).encode())
 
 
 TRAIN = "train"
@@ -290,7 +295,7 @@ class Trajectory:
     expert_TLK: for router replay: the K experts to which the sampler routed each of the
     `num_tokens` tokens, in each of the L layers that have experts; int16, -1 for the last token,
     which the sampler never processed.
-    side_branches: the other conversations, if the agent had several. None has more sampled turns.
+    side_branches: the agent's other conversations. None has more sampled turns.
     mask_Iw: the distinct sampling masks of all conversations, at most MAX_MASKS or MAX_CUT_MASKS,
     as int32 bit fields: bit v % 32 of word v // 32 says whether token v could be drawn. None if no
     reply was held to a schema or cut. sampling: how all replies were drawn.

@@ -34,8 +34,9 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c.critics.optimizer.update(warmup_ratio=0.03, decay_ratio=1.0)
 
     # The families that a policy of this size learns within minutes; config and rename take longer.
-    c.worlds.train_families = ("trail", "count", "script", "log", "lookup", "sort")
-    c.worlds.held_out_families = HELD_OUT_FAMILIES
+    families = ("trail", "count", "script", "log", "lookup", "sort")
+    c.worlds.train = ({"world": "shell", "families": families},)
+    c.worlds.held_out = ({"world": "shell", "families": HELD_OUT_FAMILIES},)
     c.eval.update(tasks=240, held_out_tasks=64)
 
     # Chunks with errors are not masked, because a script can only be repaired after a call has

@@ -29,8 +29,9 @@ def on_shell_tasks(algorithm: str) -> ConfigDict:
     c.critics.optimizer.update(name="muon", learning_rate=1e-3, muon_learning_rate=0.005)
     c.critics.optimizer.update(warmup_ratio=0.02, decay_ratio=1.0)
 
-    c.worlds.train_families = ("trail", "count", "script", "log", "lookup", "sort", "config")
-    c.worlds.held_out_families = HELD_OUT_FAMILIES
+    families = ("trail", "count", "script", "log", "lookup", "sort", "config")
+    c.worlds.train = ({"world": "shell", "families": families},)
+    c.worlds.held_out = ({"world": "shell", "families": HELD_OUT_FAMILIES},)
     c.eval.update(tasks=240, held_out_tasks=64)
     c.warm_start.update(transcripts_per_family=224, max_steps=50, target_success=0.2)
     c.warm_start_optimizer.update(learning_rate=1e-5, warmup_ratio=0.4)

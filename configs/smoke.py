@@ -18,7 +18,8 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     )
     c.model.update(mlp_width=48, num_experts=4, expert_width=24)
     c.tokenizer.vocab_size = 320
-    c.worlds.update(train_families=("trail", "count"), held_out_families=("relay",))
+    c.worlds.train = ({"world": "shell", "families": ("trail", "count")},)
+    c.worlds.held_out = ({"world": "shell", "families": ("relay",)},)
     c.agent.turns = 2
     c.rollout.update(workers="threads", actors=1, episodes_per_actor=4, max_reply_tokens=8)
     c.engine.max_sequences = 8

@@ -10,15 +10,14 @@ import functools
 import sys
 from collections.abc import Mapping, Sequence
 
+from ale_jax.config.worlds import Domain
 from ale_jax.envs.gem.game import GemGame, known_games
-from ale_jax.envs.shell.env import ShellEnv
-from ale_jax.envs.shell.families import FAMILIES
 from ale_jax.sandbox.api import Sandbox, SandboxError
 from ale_jax.sandbox.cli.local import run_service
 from ale_jax.sandbox.cli.parser import make_parser, spec_of
 from ale_jax.sandbox.service import gem
-
-SPLIT = "train"
+from ale_jax.worlds.families import open_families
+from ale_jax.worlds.gym import AsGem
 
 
 def main(argv: Sequence[str]) -> int:
@@ -38,17 +37,15 @@ def worlds(gem_python: str | None) -> Mapping[str, gem.EnvFactory]:
 
     A game does not use its sandbox, which only gives it an owner and a lifetime.
     """
-    registry: dict[str, gem.EnvFactory] = {
-        f"shell:{family}": functools.partial(_shell, family) for family in FAMILIES
+    shell = (Domain("shell"),)
+    families = open_families(shell)
+    offered: dict[str, gem.EnvFactory] = {
+        f"shell:{name}": functools.partial(AsGem, families[name]) for name in families.of(*shell)
     }
     if gem_python:
         for name in known_games(gem_python):
-            registry[name] = functools.partial(_game, name, gem_python)
-    return registry
-
-
-def _shell(family: str, sandbox: Sandbox) -> ShellEnv:
-    return ShellEnv(family, sandbox, SPLIT)
+            offered[name] = functools.partial(_game, name, gem_python)
+    return offered
 
 
 def _game(name: str, python: str, sandbox: Sandbox) -> GemGame:

@@ -40,6 +40,7 @@ JAX_FREE = (
     "gateway",
     "rollout",
     "envs",
+    "worlds",
     "data",
     "evaluation",
     "monitor",
@@ -53,8 +54,11 @@ LAYERS = (
     ("launch", "configs", "entry"),
     ("command_line",),
     ("system",),
-    ("engine", "rollout", "learn", "gateway", "sandbox", "agent", "envs"),
-    ("algo", "model", "data", "evaluation"),
+    ("evaluation",),
+    ("engine", "rollout", "learn", "gateway", "agent", "envs"),
+    ("worlds",),
+    ("sandbox",),
+    ("algo", "model", "data"),
     ("config", "records", "files", "errors", "strict_json"),
     ("status",),
 )
@@ -72,10 +76,7 @@ ALSO_ALLOWED = {
     ("gateway", "engine"): "the custody of tokens asks the engine for them",
     ("rollout", "agent"): "an episode is the agent's loop around a policy",
     ("rollout", "gateway"): "an episode's policy is behind the gateway",
-    ("rollout", "sandbox"): "an episode takes place in a sandbox",
-    ("agent", "sandbox"): "the loop turns a sandbox's failure into a status",
     ("envs", "agent"): "a world is acted in by the agent's tools, and has oracles",
-    ("envs", "sandbox"): "a world is built and judged in a sandbox",
 }
 
 CODE_FROM_DATA = {"pickle", "cloudpickle", "dill", "shelve", "marshal", "joblib", "runpy"}

@@ -13,7 +13,7 @@ import pytest
 from ale_jax import configs
 from ale_jax.config.fields import flat
 from ale_jax.config.run import RunConfig
-from ale_jax.config.worlds import WorldsConfig
+from ale_jax.config.worlds import Domain, WorldsConfig
 from ale_jax.configs import algorithms
 from ale_jax.system.checks import checked_config
 from ale_jax.system.plan import GIB, make_plan
@@ -109,7 +109,7 @@ def test_an_unknown_algorithm_is_answered_with_the_choices():
 
 
 def test_the_defaults_make_a_run_of_whatever_families_are_named():
-    with pytest.raises(ValueError, match="train_families is empty: choose some of trail"):
+    with pytest.raises(ValueError, match=r"train is empty: .* there are corridor, countdown"):
         checked_config(RunConfig().to_json())
-    named = dataclasses.replace(RunConfig(), worlds=WorldsConfig(("count",)))
+    named = dataclasses.replace(RunConfig(), worlds=WorldsConfig((Domain("shell", ("count",)),)))
     assert checked_config(named.to_json()) == named

@@ -10,8 +10,8 @@ from ale_jax.launch import main
 from ale_jax.monitor.evaluations import EVALUATIONS_FILE, read_evaluations
 
 COUNTDOWN = {
-    "worlds.train_families": ("countdown3",),
-    "worlds.held_out_families": (),
+    "worlds.train": ({"world": "countdown", "families": ("countdown3",)},),
+    "worlds.held_out": (),
     "eval.held_out_tasks": 0,
     "learn.microbatch_rows": 8,
 }

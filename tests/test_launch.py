@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from ale_jax.command_line import COMMANDS
+from ale_jax.config.worlds import Domain
 from ale_jax.configs.algorithms import PRESETS
 from ale_jax.errors import RolloutsFailed
 from ale_jax.files import write_json
@@ -73,8 +74,7 @@ def test_a_config_is_run_with_its_overrides(launch):
         "--config.model.tie_embeddings=false",
         "--noconfig.model.norm_topk_prob",
         "--config.engine.prefill_tokens=(16, 64)",
-        "--config.worlds.train_families=sort",
-        "--config.worlds.train_families=log",
+        "--config.worlds.train=({'world':'shell','families':('sort','log')},)",
         "--config.rollout.runtime=bubblewrap",
     )
     assert (code, err) == (0, "")
@@ -83,7 +83,7 @@ def test_a_config_is_run_with_its_overrides(launch):
     assert (config.rl.alpha, config.rl.steps) == (0.5, 7)
     assert (config.model.tie_embeddings, config.model.norm_topk_prob) == (False, False)
     assert config.engine.prefill_tokens == (16, 64)
-    assert config.worlds.train_families == ("sort", "log")
+    assert config.worlds.train == (Domain("shell", ("sort", "log")),)
     assert config.rollout.runtime == "bubblewrap"
 
 

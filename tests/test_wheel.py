@@ -20,14 +20,15 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 COUNTDOWN = (
     "--config=smoke",
-    "--config.worlds.train_families=('countdown3',)",
-    "--config.worlds.held_out_families=()",
+    "--config.worlds.train=({'world':'countdown','families':('countdown3',)},)",
+    "--config.worlds.held_out=()",
     "--config.eval.held_out_tasks=0",
 )
 # The same from Python.
 EVALUATE = """
 import ale_jax
-families = {"worlds.train_families": ("countdown3",), "worlds.held_out_families": ()}
+train = ({"world": "countdown", "families": ("countdown3",)},)
+families = {"worlds.train": train, "worlds.held_out": ()}
 found = ale_jax.evaluate("smoke", "run", families | {"eval.held_out_tasks": 0})
 print("found", found.total(held_out=False))
 """

@@ -1,4 +1,4 @@
-"""The protocols between the agent loop, the policy and the environment, and the memory of states.
+"""The protocol between the agent loop and the policy, and the memory of states.
 
 States that were slow to reach are kept, so that a later episode with the same prefix does not have
 to replay it.
@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol, SupportsFloat
+from collections.abc import Sequence
+from typing import Literal, Protocol
 
 from ale_jax.records import Prefix, Task
 from ale_jax.sandbox.api import SavedState
-
-
-@dataclasses.dataclass(frozen=True)
-class Message:
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str
+from ale_jax.worlds.api import Message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,14 +36,6 @@ class AgentError(RuntimeError):
     """The agent's program could not be started."""
 
 
-class VerifierError(RuntimeError):
-    """The outcome could not be judged, and counts as neither right nor wrong."""
-
-
-class NoVerdictError(RuntimeError):
-    """What the agent did keeps the verifier from a verdict, which counts as a failure."""
-
-
 class Policy(Protocol):
     """One episode's conversation. Every episode has a new one."""
 
@@ -61,33 +48,14 @@ class Policy(Protocol):
         """
 
 
-class Environment(Protocol):
-    """GEM's contract: text in, text out. `agent.environment` says what an environment may have
-    besides.
-
-    All methods raise SandboxError when the sandbox fails. Judging raises VerifierError when it
-    fails, and NoVerdictError when what the agent did makes it impossible.
-    """
-
-    def reset(self, seed: int) -> tuple[str, Mapping[str, Any]]:
-        """Builds the world of `seed`; returns the instruction and an info."""
-
-    def step(self, action: str) -> tuple[str, SupportsFloat, bool, bool, Mapping[str, Any]]:
-        """Returns observation, the reward of this step, terminated, truncated, info.
-
-        The rewards of all steps add up to the episode's, and each belongs to the chunk that earned
-        it. Of the info are read, where they are there: `malformed` (there was no valid call),
-        `failed` (there was none, or it met an error), and the texts `prefix` and `suffix`, which
-        the policy reads around the observation.
-        """
-
-
 @dataclasses.dataclass(frozen=True)
 class ReachedState:
-    """A state after some turns of an episode, and what these turns earned."""
+    """A state after some turns of an episode. step_rewards: what these turns earned. told: the
+    conversation up to there, the replies included."""
 
     saved: SavedState
     step_rewards: tuple[float, ...]
+    told: tuple[Message, ...]
 
 
 Key = tuple[Task, Prefix]

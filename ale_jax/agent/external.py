@@ -11,13 +11,14 @@ from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from ale_jax.agent.api import AgentError, Environment, NoVerdictError
-from ale_jax.agent.environment import CheckedEnvironment, EnvError
+from ale_jax.agent.api import AgentError
 from ale_jax.agent.loop import FAILURES, status_of
 from ale_jax.config.agent import ExternalAgent
 from ale_jax.records import Episode, EpisodeKey
 from ale_jax.sandbox.api import ProcessResult
 from ale_jax.status import Status
+from ale_jax.worlds.api import NoVerdictError
+from ale_jax.worlds.checked import CheckedWorld, WorldError, text_of
 
 T = TypeVar("T")
 
@@ -51,20 +52,23 @@ class Machine(Protocol):
 
 
 def play(
-    env: Environment, machine: Machine, agent: ExternalAgent, access: PolicyAccess, key: EpisodeKey
+    world: CheckedWorld,
+    machine: Machine,
+    agent: ExternalAgent,
+    access: PolicyAccess,
+    key: EpisodeKey,
 ) -> Episode:
     """Lets the agent play `key.task` to its end. Failures of the system are returned as a status,
     never as a reward of 0. The report counts no turns, which only the policy's side knows."""
     clock, start = _Clock(), time.monotonic()
-    world = CheckedEnvironment(env, key.task.family)
     status, reward, detail = Status.FINISHED, None, ""
     try:
         if not world.can_grade:
-            raise EnvError(
-                f"family {key.task.family!r}: {type(env).__name__} has no method grade, by which "
-                "what an agent's own program leaves is judged"
+            raise WorldError(
+                f"family {key.task.family!r}: its world has no method grade, by which what an "
+                "agent's own program leaves is judged"
             )
-        instruction = clock.in_env(world.reset, key.task.seed)
+        instruction = text_of(clock.in_env(world.reset))
         result = _run(machine, agent, access, instruction)
         if result.timed_out or result.exit_code != 0:
             status = Status.TIME_LIMIT if result.timed_out else Status.BROKE_OFF

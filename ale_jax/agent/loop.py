@@ -1,7 +1,8 @@
-"""The agent loop: one task, one policy, one environment. It always ends in exactly one Episode."""
+"""The agent loop: one task, one policy, one world. It always ends in exactly one Episode."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -11,21 +12,18 @@ import numpy as np
 
 from ale_jax.agent.api import (
     AgentError,
-    Environment,
-    Message,
-    NoVerdictError,
     Policy,
     PolicyError,
     ReachedState,
     Reply,
     StateMemory,
-    VerifierError,
 )
-from ale_jax.agent.environment import CheckedEnvironment, EnvError, StepResult
 from ale_jax.config.agent import AgentLimits
 from ale_jax.records import Episode, EpisodeKey, Prefix
-from ale_jax.sandbox.api import SandboxError, SandboxStartError
+from ale_jax.sandbox.api import SandboxError, SandboxStartError, SavedState
 from ale_jax.status import STATUS_RULES, Status
+from ale_jax.worlds.api import Message, NoVerdictError, VerifierError
+from ale_jax.worlds.checked import CheckedWorld, StepResult, WorldError, text_of
 
 T = TypeVar("T")
 
@@ -47,8 +45,11 @@ FAILURES: tuple[tuple[type[Exception], Status], ...] = (
     (AgentError, Status.AGENT_FAILED),
     (ReplayDivergedError, Status.REPLAY_DIVERGED),
     (NotReproducedError, Status.NOT_REPRODUCED),
-    (EnvError, Status.ENV_ERROR),
+    (WorldError, Status.ENV_ERROR),
 )
+
+
+NOT_SAVED = SavedState(b"", "")
 
 
 class ScriptedPolicy:
@@ -65,7 +66,7 @@ class ScriptedPolicy:
 
 
 def play(
-    env: Environment,
+    world: CheckedWorld,
     policy: Policy,
     key: EpisodeKey,
     limits: AgentLimits,
@@ -77,7 +78,6 @@ def play(
     memory: states of prefixes that are slow to replay; None replays every prefix. Failures of the
     system are returned as a status, never as a reward of 0.
     """
-    world = CheckedEnvironment(env, key.task.family)
     playing = _Playing(world, memory)
     start = time.monotonic()
     reward, detail = None, ""
@@ -114,8 +114,8 @@ def status_of(error: Exception) -> Status:
 class _Playing:
     """An episode in progress. Its counters survive an exception that ends it."""
 
-    def __init__(self, env: CheckedEnvironment, memory: StateMemory | None):
-        self._env, self._memory = env, memory
+    def __init__(self, world: CheckedWorld, memory: StateMemory | None):
+        self._world, self._memory = world, memory
         self.turns = 0
         self.malformed_calls = 0
         self.env_seconds = 0.0
@@ -132,7 +132,7 @@ class _Playing:
         status, reward = self._play(policy, key, limits, prefix)
         judged = STATUS_RULES[status].reward_valid
         if judged and self._actions and _is_replayed(key, limits.replay_share):
-            self._require_reproduced(key.task.seed, reward)
+            self._require_reproduced(reward)
         return status, reward
 
     def earned(self, verdict: float = 0.0) -> float:
@@ -143,18 +143,18 @@ class _Playing:
         self, policy: Policy, key: EpisodeKey, limits: AgentLimits, prefix: Prefix | None
     ) -> tuple[Status, float | None]:
         malformed_limit = limits.malformed_limit if key.is_trained_on else 0
+        left = limits.turns
         if prefix is None:
-            seen = self._timed(self._env.reset, key.task.seed)
-            self._seen.append(seen)
-            left, new = limits.turns, self._opening(seen)
+            new = self._timed(self._world.reset)
+            self._seen.append(text_of(new))
         else:
             reached = self._open(key, prefix)
-            self.step_rewards.extend(reached)
+            self.step_rewards.extend(reached.step_rewards)
             self._seen.extend(prefix.seen)
             self._actions.extend(prefix.actions)
             if prefix.ends:
                 return Status.FINISHED, self.earned()
-            left, new = limits.turns - len(prefix.actions), self._opening(*prefix.seen)
+            left, new = left - len(prefix.actions), reached.told
         malformed_in_a_row = 0
         while self.turns < left:
             reply = self._reply(policy, new)
@@ -177,61 +177,54 @@ class _Playing:
                 return _end_of(step, reply), self.earned()
             if step.malformed and reply.stop == "length":
                 self.cut_replies.append(self.turns - 1)
-            self._seen.append(step.seen)
+            self._seen.append(text_of(step.told))
             malformed_in_a_row = malformed_in_a_row + 1 if step.malformed else 0
             if step.malformed and malformed_in_a_row == malformed_limit:
                 return Status.ILLEGAL_CALLS, None
-            new = (Message("tool", step.seen),)
+            new = step.told
         return Status.TURN_LIMIT, self.earned(self._grade())
 
-    def _opening(self, instruction: str, *observations: str) -> tuple[Message, ...]:
-        """What the policy is told first: with the turns of a prefix, all of them."""
-        prompt = self._env.system_prompt
-        told = [Message("system", prompt)] if prompt else []
-        told.append(Message("user", instruction))
-        for action, observation in zip(self._actions, observations, strict=True):
-            told += (Message("assistant", action), Message("tool", observation))
-        return tuple(told)
-
-    def _open(self, key: EpisodeKey, prefix: Prefix) -> tuple[float, ...]:
-        """Reaches the state after the prefix. Returns what its steps earned."""
-        memory, state_key, seed = self._memory, (key.task, prefix), key.task.seed
+    def _open(self, key: EpisodeKey, prefix: Prefix) -> ReachedState:
+        """Reaches the state after the prefix. What is returned of a state that has ended, or is not
+        worth keeping, has nothing saved."""
+        memory, state_key = self._memory, (key.task, prefix)
         if memory and (known := memory.get(state_key)):
-            if self._timed(self._env.load, seed, known.saved):
-                return known.step_rewards
+            if self._timed(self._world.load, known.saved):
+                return known
             memory.keep(state_key, None)
         before = self.env_seconds
-        earned = self._replay(prefix, self._timed(self._env.reset, seed))
+        reached = self._replay(prefix)
         if memory and not prefix.ends and memory.wants(state_key, self.env_seconds - before):
-            saved = self._timed(self._env.save)
-            memory.keep(state_key, ReachedState(saved, earned) if saved else None)
-        return earned
+            saved = self._timed(self._world.save)
+            memory.keep(state_key, dataclasses.replace(reached, saved=saved) if saved else None)
+        return reached
 
-    def _replay(self, prefix: Prefix, seen: str) -> tuple[float, ...]:
-        """Plays the prefix turns from the state that shows `seen`. Returns what they earned."""
-        earned = []
+    def _replay(self, prefix: Prefix) -> ReachedState:
+        """Plays the prefix turns from the beginning, which must lead to what was seen before."""
+        told, earned = self._timed(self._world.reset), []
+        conversation = [*told]
         for number, action in enumerate(prefix.actions, start=1):
-            _require_same(seen, prefix.seen[number - 1], number)
+            _require_same(text_of(told), prefix.seen[number - 1], number)
             try:
                 step = self._step(action)
             except NoVerdictError as error:  # but there was a verdict before
                 raise ReplayDivergedError(f"prefix turn {number}: {error}") from error
-            seen = step.seen
+            told = step.told
+            conversation += (Message("assistant", action), *told)
             earned.append(step.reward)
             if step.ends != (prefix.ends and number == len(prefix.actions)):
                 ended = "ended" if step.ends else "did not end"
                 raise ReplayDivergedError(f"prefix turn {number} {ended} the episode")
         if not prefix.ends:
-            _require_same(seen, prefix.seen[-1], len(prefix.actions) + 1)
-        return tuple(earned)
+            _require_same(text_of(told), prefix.seen[-1], len(prefix.actions) + 1)
+        return ReachedState(NOT_SAVED, tuple(earned), tuple(conversation))
 
-    def _require_reproduced(self, seed: int, reward: float | None) -> None:
+    def _require_reproduced(self, reward: float | None) -> None:
         """Plays the whole episode again. NotReproducedError if an observation or the reward
         differs."""
         whole = Prefix(tuple(self._seen), tuple(self._actions))
-        seen = self._timed(self._env.reset, seed)
         try:
-            earned = self._replay(whole, seen)
+            earned = self._replay(whole).step_rewards
             again = math.fsum((*earned, 0.0 if whole.ends else self._grade()))
         except (ReplayDivergedError, NoVerdictError) as error:
             raise NotReproducedError(str(error)) from None
@@ -248,7 +241,7 @@ class _Playing:
     def _step(self, action: str) -> StepResult:
         before, judged = self.env_seconds, False
         try:
-            step = self._timed(self._env.step, action)
+            step = self._timed(self._world.step, action)
             judged = step.ends  # environments judge in the step that ends the episode
         except NoVerdictError:
             judged = True
@@ -261,7 +254,7 @@ class _Playing:
     def _grade(self) -> float:
         before = self.env_seconds
         try:
-            return self._timed(self._env.grade)
+            return self._timed(self._world.grade)
         finally:
             self.verifier_seconds += self.env_seconds - before
 

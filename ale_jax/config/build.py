@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 from ale_jax.config.fields import unknown_field
 from ale_jax.config.run import RunConfig
+from ale_jax.config.setting import Options
+from ale_jax.config.worlds import Domain
 
 T = TypeVar("T")
 
@@ -23,6 +25,11 @@ def build_config(values: Mapping[str, Any]) -> RunConfig:
       ValueError: a field is unknown, missing, of the wrong type or out of range.
     """
     return _build(RunConfig, values, "")
+
+
+def build_domain(values: Mapping[str, Any]) -> Domain:
+    """Returns a Domain as a config writes it. ValueError as `build_config`."""
+    return _build(Domain, with_tuples(values), "worlds.train.", is_whole=False)
 
 
 def with_tuples(value: Any) -> Any:
@@ -40,18 +47,21 @@ def field_names(record: type, prefix: str = "") -> Iterator[str]:
             yield from field_names(kind, f"{prefix}{name}.")
 
 
-def _build(record: type[T], values: Any, path: str) -> T:
+def _build(record: type[T], values: Any, path: str, is_whole: bool = True) -> T:
+    """is_whole: every field must be there, and is no default: so for sections, which a config shows
+    and overrides by their names, and not for the records of a tuple."""
     kinds = typing.get_type_hints(record)
     section = f"config.{path}".rstrip(".")
     if not isinstance(values, Mapping):
         raise ValueError(f"{section} is {values!r:.80}: expected a section with {', '.join(kinds)}")
     for name in values:
         if name not in kinds:
-            raise unknown_field(f"{path}{name}", field_names(RunConfig))
+            known = field_names(RunConfig) if is_whole else field_names(record, path)
+            raise unknown_field(f"{path}{name}", known)
     for name in kinds:
-        if name not in values:
+        if is_whole and name not in values:
             raise ValueError(f"config.{path}{name} is missing: set it in the config file")
-    fields = {name: _convert(kind, values[name], path + name) for name, kind in kinds.items()}
+    fields = {name: _convert(kinds[name], each, path + name) for name, each in values.items()}
     try:
         return record(**fields)
     except ValueError as error:
@@ -61,6 +71,8 @@ def _build(record: type[T], values: Any, path: str) -> T:
 def _convert(kind: Any, value: Any, name: str) -> Any:
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return _build(kind, value, f"{name}.")
+    if kind == Options:
+        return _options(value, name)
     if typing.get_origin(kind) is tuple:
         items, kinds = _of_type(tuple, value, name), typing.get_args(kind)
         if kinds[-1] is Ellipsis:
@@ -68,8 +80,30 @@ def _convert(kind: Any, value: Any, name: str) -> Any:
         if len(items) != len(kinds):
             raise ValueError(f"config.{name} is {value!r:.80}: expected {len(kinds)} values")
         places = enumerate(zip(kinds, items, strict=True))
-        return tuple(_convert(kind, item, f"{name}[{i}]") for i, (kind, item) in places)
+        return tuple(_of_tuple(kind, item, f"{name}[{i}]") for i, (kind, item) in places)
     return _of_type(kind, value, name)
+
+
+def _options(value: Any, name: str) -> Options:
+    """Takes a dict, or the pairs that a stored config has of it."""
+    pairs = _of_type(tuple, tuple(value.items()) if isinstance(value, Mapping) else value, name)
+    for pair in pairs:
+        match pair:
+            case str(), str() | int() | float() | bool():
+                continue
+            case str(), tuple(texts) if all(isinstance(text, str) for text in texts):
+                continue
+        raise ValueError(
+            f"config.{name} has {pair!r:.80}: expected a name with a text, a number, True or "
+            "False, or a tuple of texts"
+        )
+    return tuple(sorted(pairs))
+
+
+def _of_tuple(kind: Any, value: Any, name: str) -> Any:
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return _build(kind, value, f"{name}.", is_whole=False)
+    return _convert(kind, value, name)
 
 
 def _of_type(kind: type, value: Any, name: str) -> Any:

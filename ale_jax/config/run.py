@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from typing import Any
 
 from ale_jax.config.agent import AgentLimits, ExternalAgent
@@ -139,15 +138,15 @@ class RunConfig(Settings):
 
     @property
     def demonstrated(self) -> tuple[Domain, ...]:
-        """The domains that the warm start learns from."""
-        every = Domain("all", self.worlds.train_families, 1)
-        return self.warm_start.domains or (every,)
+        """What the warm start learns from."""
+        if self.warm_start.domains:
+            return self.warm_start.domains
+        return tuple(dataclasses.replace(each, ratio=1) for each in self.worlds.train)
 
     @property
-    def families(self) -> tuple[str, ...]:
-        """The families of all tasks of the run; one may be named twice."""
-        demonstrated = itertools.chain(*(domain.families for domain in self.demonstrated))
-        return (*self.worlds.train_families, *self.worlds.held_out_families, *demonstrated)
+    def domains(self) -> tuple[Domain, ...]:
+        """The domains of all tasks of the run."""
+        return (*self.worlds.train, *self.worlds.held_out, *self.demonstrated)
 
     @property
     def policy_updates(self) -> int:

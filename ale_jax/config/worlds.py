@@ -3,68 +3,72 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
-from ale_jax.config.setting import Settings, setting
+from ale_jax.config.setting import Options, Settings, setting
 
 
 @dataclasses.dataclass(frozen=True)
-class WorldsConfig(Settings):
-    """The tasks, given by the names of their families.
+class Domain(Settings):
+    """Families of one world, and how they are played.
 
-    Each training family is played equally often. The families of corridors are named after their
-    settings (docs/worlds.md).
+    Only what differs from the defaults has to be named: {"world": "shell", "families": ("sort",)}.
     """
 
-    train_families: tuple[str, ...] = setting((), "families that are trained on; at least one.")
-    held_out_families: tuple[str, ...] = setting((), "families that are only evaluated.")
-    tasks_per_family: int = setting(
-        0,
-        "distinct training tasks of a family, which are repeated in the same order; 0: every task "
-        "is new.",
-        at_least=0,
+    OWNER = "domain "
+
+    world: str = setting(
+        "", "its short name, such as shell, or its class as module:Class (docs/worlds.md)."
     )
-    solved_at: tuple[tuple[str, float], ...] = setting(
+    families: tuple[str, ...] = setting((), "some of the world's; empty: all that it lists.")
+    options: Options = setting(
         (),
-        "rewards from which episodes count as solved, each (family, reward), in place of what the "
-        "world says, which is 1.0 unless it pays otherwise. Only solved episodes become experts.",
+        "what the world is made with, such as {'folder': 'tasks'}; each world says what it takes. "
+        "Worlds that come with ale-jax read relative paths from `worlds.folder`.",
+    )
+    ratio: int = setting(
+        1,
+        "its number of tasks in every sum(ratios) of the list that it stands in.",
+        at_least=1,
+        remedy="or leave it out",
+    )
+    prefix: str = setting(
+        "", "put before the families' names, where those of two worlds are the same."
+    )
+    turns: int = setting(
+        0, "as agent.turns, for these tasks; 0: what that says.", at_least=0, remedy="0 is off"
+    )
+    solved_at: float = setting(
+        0.0,
+        "the reward from which episodes count as solved; 0.0: what the world says, which is 1.0 "
+        "unless it pays otherwise. Only solved episodes become experts.",
+        at_least=0.0,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("train_families", "held_out_families"):
-            families = getattr(self, name)
-            if len(set(families)) < len(families):
-                raise ValueError(f"{name} {families} names one twice: each comes up equally often")
-        if both := set(self.train_families) & set(self.held_out_families):
-            raise ValueError(
-                f"{', '.join(sorted(both))} cannot be trained on and held out: name it in one list"
-            )
-        known, named = (*self.train_families, *self.held_out_families), dict(self.solved_at)
-        for family, reward in self.solved_at:
-            if family not in known:
-                raise ValueError(
-                    f"solved_at names {family!r:.80}, which is not played: choose one of {known}"
-                )
-            if not 0.0 < reward < math.inf or named[family] != reward:
-                raise ValueError(
-                    f"solved_at of {family!r:.80} is {reward}: give one finite reward above 0"
-                )
+        if not self.world:
+            raise ValueError("a domain names no world: give one, as in {'world': 'shell'}")
+        if len(set(self.families)) < len(self.families):
+            raise ValueError(f"families {self.families} names one twice: each comes up equally")
 
 
 @dataclasses.dataclass(frozen=True)
-class Domain:
-    """A named set of task families. ratio: its number of samples in every sum(ratios) samples."""
+class WorldsConfig(Settings):
+    """The tasks. Those of a domain's families come up equally often."""
 
-    name: str
-    families: tuple[str, ...]
-    ratio: int
-
-    def __post_init__(self) -> None:
-        if not self.families:
-            raise ValueError(f"domain {self.name!r} has no families: name some")
-        if self.ratio < 1:
-            raise ValueError(f"ratio {self.ratio} must be at least 1, or leave out the domain")
+    train: tuple[Domain, ...] = setting((), "what is trained on, as `Domain`; at least one.")
+    held_out: tuple[Domain, ...] = setting((), "what is only evaluated.")
+    folder: str = setting(
+        "",
+        "where the modules of worlds are looked for first, and the files that options name; empty: "
+        "where the config's file is.",
+    )
+    tasks_per_family: int = setting(
+        0,
+        "distinct training tasks of a family, which are repeated in the same order; 0: a task "
+        "comes up once, or in worlds of finite items once in each epoch.",
+        at_least=0,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,9 +96,7 @@ class WarmStartConfig(Settings):
         remedy="it is a rate",
     )
     domains: tuple[Domain, ...] = setting(
-        (),
-        "the families that are demonstrated. Each domain has a `name`, its `families` and a "
-        "`ratio`, its part of the samples; empty: the training families, in equal parts.",
+        (), "what is demonstrated; empty: what is trained on, all families in equal parts."
     )
     noisy_share: float = setting(
         0.0,
@@ -108,13 +110,6 @@ class WarmStartConfig(Settings):
         "exclude chunks whose tool call failed from the loss (data/selection.py).",
     )
     mask_repeats: bool = setting(False, "exclude chunks that repeat an earlier one from the loss.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        families = [family for domain in self.domains for family in domain.families]
-        for family in families:
-            if families.count(family) > 1:
-                raise ValueError(f"{family} stands in the domains twice: name it in one")
 
 
 @dataclasses.dataclass(frozen=True)

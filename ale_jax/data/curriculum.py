@@ -36,7 +36,7 @@ class Curriculum:
 
     With a memory of two versions, an outcome of version 1 does not count at version 3:
 
-        >>> curriculum, task = Curriculum(window=8, memory=2), Task("files", seed=7, split="train")
+        >>> curriculum, task = Curriculum(window=8, memory=2), Task("files", 7, "train")
         >>> curriculum.record(task, start=2, version=1, successes=[True])
         >>> curriculum.record(task, start=2, version=3, successes=[True, False])
         >>> curriculum.counts(task, start=2, version=3)

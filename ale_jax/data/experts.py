@@ -88,7 +88,7 @@ class ExpertStore:
 
         >>> def expert(chunks, version):
         ...     turns = (text_turn([1], [2], action_text=str(version)),) * chunks
-        ...     return Expert(Task("files", seed=7, split="train"), turns, version, reward=1.0)
+        ...     return Expert(Task("files", 7, "train"), turns, version, reward=1.0)
         >>> store = ExpertStore([expert(3, version=5)])
         >>> store.wants(expert(2, version=4)), store.wants(expert(3, version=4))
         (True, False)

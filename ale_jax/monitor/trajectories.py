@@ -91,13 +91,13 @@ class TurnSample:
 class TrajectorySample:
     """A trajectory of a step's groups. Versions count updates of the weights.
 
-    Samples of one step with the same family and seed are attempts of one group at one task. The
+    Samples of one step with the same family and item are attempts of one group at one task. The
     first `num_prefix_turns` turns were written by an expert, and the episode began after them.
     """
 
     step: int
     family: str
-    seed: int
+    item: int | str
     status: Status
     reward: float
     solved: bool
@@ -174,7 +174,7 @@ def _parse_sample(line: dict[str, Any]) -> TrajectorySample:
     return TrajectorySample(
         step=int(line["step"]),
         family=str(line["family"]),
-        seed=int(line["seed"]),
+        item=_item(line["item"]),
         status=Status(line["status"]),
         reward=float(line["reward"]),
         solved=bool(line["solved"]),
@@ -272,7 +272,7 @@ def choose(samples: Sequence[TrajectorySample]) -> list[TrajectorySample]:
 def _contrast(samples: Sequence[TrajectorySample]) -> list[TrajectorySample]:
     groups = collections.defaultdict(list)
     for sample in samples:
-        groups[sample.step, sample.family, sample.seed].append(sample)
+        groups[sample.step, sample.family, sample.item].append(sample)
     # Groups with more than one turn are preferred, because they show more about credit.
     by_interest = sorted(groups.values(), key=lambda g: (len(g[0].turns) > 1, g[0].step))
     for group in (*reversed(by_interest), samples):
@@ -298,3 +298,9 @@ def _sign(credit: float | None) -> str:
     if credit is None:
         return "untrained"
     return "positive" if credit > 0 else "negative" if credit < 0 else "zero"
+
+
+def _item(given: Any) -> int | str:
+    if not isinstance(given, int | str):
+        raise TypeError(f"item {given!r:.80} is no name")
+    return given

@@ -6,16 +6,19 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable, Hashable
+from typing import Protocol
 
 from ale_jax.agent import external, loop
-from ale_jax.agent.api import Environment, Policy, StateMemory
-from ale_jax.agent.environment import EnvError
+from ale_jax.agent.api import Policy, StateMemory
 from ale_jax.config.agent import AgentLimits, ExternalAgent
 from ale_jax.records import Episode, EpisodeKey, Prefix, Task
-from ale_jax.sandbox.api import Sandbox, SandboxStartError
+from ale_jax.rollout.idle import IdleSandboxes
+from ale_jax.sandbox.api import JudgedSandbox, SandboxStartError
+from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.status import STATUS_RULES
+from ale_jax.worlds.checked import CheckedWorld, WorldError
 
-Play = Callable[[Environment, Sandbox | None], Episode]
+Play = Callable[[CheckedWorld, JudgedSandbox | None], Episode]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +31,17 @@ class EpisodeResult:
     sandboxes_restarted: int
 
 
+class Worlds(Protocol):
+    """What the runner asks of tasks. sandbox: that which one needs; None if it needs none. turns:
+    its limit; 0 for that of all tasks. open: raises anything if the world cannot be opened."""
+
+    def sandbox(self, task: Task) -> SandboxSpec | None: ...
+
+    def turns(self, task: Task) -> int: ...
+
+    def open(self, task: Task, sandbox: JudgedSandbox | None) -> CheckedWorld: ...
+
+
 class EpisodeRunner:
     """Plays as many episodes at once as threads call `play`. Each has its own sandbox, or none if
     its task needs none.
@@ -38,21 +52,18 @@ class EpisodeRunner:
 
     def __init__(
         self,
-        start_sandbox: Callable[[], Sandbox] | None,
-        make_env: Callable[[Task, Sandbox | None], Environment],
-        needs_sandbox: Callable[[Task], bool],
+        start_sandbox: Callable[[SandboxSpec], JudgedSandbox],
+        worlds: Worlds,
         limits: AgentLimits,
         memory: StateMemory | None = None,
     ):
-        """start_sandbox: None where no task needs one.
-        memory: None for a new one that only this rollout worker uses."""
+        """memory: None for a new one that only this rollout worker uses."""
         self._memory = memory or StateMemory()
-        self._start_sandbox, self._make_env, self._limits = start_sandbox, make_env, limits
-        self._needs_sandbox = needs_sandbox
+        self._start_sandbox, self._worlds, self._limits = start_sandbox, worlds, limits
         self._lock = threading.Lock()
-        self._idle: list[Sandbox] = []
-        self._up: set[Sandbox] = set()
-        self._playing: dict[Hashable, Sandbox | None] = {}  # by attempt
+        self._idle = IdleSandboxes()
+        self._up: set[JudgedSandbox] = set()
+        self._playing: dict[Hashable, JudgedSandbox | None] = {}  # by attempt
         self._cancelled: set[Hashable] = set()
         self._given_up = 0
         self._closed = False
@@ -63,14 +74,17 @@ class EpisodeRunner:
         policy: Policy,
         prefix: Prefix | None = None,
         attempt: Hashable = None,
+        turns: int = 0,
     ) -> EpisodeResult:
         """Plays `key.task` to its end. Failures of the system become the episode's status.
 
-        attempt: by which `cancel` knows it; None: the key.
+        attempt: by which `cancel` knows it; None: the key. turns: its limit; 0: the task's.
         """
+        limit = turns or self._worlds.turns(key.task) or self._limits.turns
+        limits = dataclasses.replace(self._limits, turns=limit)
 
-        def by_loop(env: Environment, sandbox: Sandbox | None) -> Episode:
-            return loop.play(env, policy, key, self._limits, prefix, self._memory)
+        def by_loop(world: CheckedWorld, sandbox: JudgedSandbox | None) -> Episode:
+            return loop.play(world, policy, key, limits, prefix, self._memory)
 
         return self._play(key, attempt or key, by_loop)
 
@@ -80,8 +94,9 @@ class EpisodeRunner:
         """Plays an episode like `play`, with an agent of its own, in a task that needs a sandbox.
         The attempt is the token of its access."""
 
-        def by_agent(env: Environment, sandbox: Sandbox) -> Episode:
-            return external.play(env, sandbox, agent, access, key)
+        def by_agent(world: CheckedWorld, sandbox: JudgedSandbox | None) -> Episode:
+            assert sandbox, f"{key.task} has no sandbox for a program to act in"
+            return external.play(world, sandbox, agent, access, key)
 
         return self._play(key, access.token, by_agent)
 
@@ -90,11 +105,11 @@ class EpisodeRunner:
         with self._lock:
             self._playing[attempt] = None
         try:
-            if self._needs_sandbox(key.task):
-                episode = self._play_in_sandbox(key, attempt, play)
+            if spec := self._spec(key.task):
+                episode = self._play_in_sandbox(key, attempt, play, spec)
             else:
-                episode = play(self._env(key.task, None), None)
-        except (SandboxStartError, EnvError) as error:
+                episode = play(self._opened(key.task, None), None)
+        except (SandboxStartError, WorldError) as error:
             episode = _not_begun(key, error, time.monotonic() - start)
         finally:
             with self._lock:
@@ -117,31 +132,48 @@ class EpisodeRunner:
         """Closes all sandboxes, which ends the episodes in progress."""
         with self._lock:
             self._closed = True
-            sandboxes, self._up, self._idle = self._up, set(), []
+            sandboxes, self._up, self._idle = self._up, set(), IdleSandboxes()
         for sandbox in sandboxes:
             sandbox.close()
 
-    def _play_in_sandbox(self, key: EpisodeKey, attempt: Hashable, play: Play) -> Episode:
-        sandbox = self._take(attempt)
+    def _play_in_sandbox(
+        self, key: EpisodeKey, attempt: Hashable, play: Play, spec: SandboxSpec
+    ) -> Episode:
+        sandbox = self._take(attempt, spec)
         usable = False
         try:
-            episode = play(self._env(key.task, sandbox), sandbox)
+            episode = play(self._opened(key.task, sandbox), sandbox)
             usable = not STATUS_RULES[episode.status].infra
             return episode
         finally:
-            self._put_back(attempt, sandbox, usable)
+            self._put_back(attempt, sandbox, spec if usable else None)
 
-    def _env(self, task: Task, sandbox: Sandbox | None) -> Environment:
-        """EnvError if the environment cannot be made."""
+    def _spec(self, task: Task) -> SandboxSpec | None:
+        """WorldError if the world cannot say it."""
         try:
-            return self._make_env(task, sandbox)
+            return self._worlds.sandbox(task)
         except Exception as error:
-            raise EnvError.of(error) from error
+            raise WorldError.of(error) from error
 
-    def _take(self, attempt: Hashable) -> Sandbox:
+    def _opened(self, task: Task, sandbox: JudgedSandbox | None) -> CheckedWorld:
+        """WorldError if the world cannot be opened."""
+        try:
+            return self._worlds.open(task, sandbox)
+        except Exception as error:
+            raise WorldError.of(error) from error
+
+    def _idle_one(self, spec: SandboxSpec) -> JudgedSandbox | None:
         with self._lock:
-            sandbox = self._idle.pop() if self._idle else None
-        sandbox = sandbox or self._start_sandbox()
+            if sandbox := self._idle.take(spec):
+                return sandbox
+            other = self._idle.give_up()
+            self._up.discard(other)
+        if other:
+            other.close()
+        return None
+
+    def _take(self, attempt: Hashable, spec: SandboxSpec) -> JudgedSandbox:
+        sandbox = self._idle_one(spec) or self._start_sandbox(spec)
         with self._lock:
             is_closed, is_cancelled = self._closed, attempt in self._cancelled
             if not is_closed:
@@ -151,17 +183,20 @@ class EpisodeRunner:
             sandbox.close()
             raise SandboxStartError("the rollout worker was closed while the sandbox started")
         if is_cancelled:
-            self._put_back(attempt, sandbox, usable=False)
+            self._put_back(attempt, sandbox, None)
             raise SandboxStartError("the episode was cancelled while its sandbox started")
         return sandbox
 
-    def _put_back(self, attempt: Hashable, sandbox: Sandbox, usable: bool) -> None:
+    def _put_back(
+        self, attempt: Hashable, sandbox: JudgedSandbox, spec: SandboxSpec | None
+    ) -> None:
+        """spec: None if it is not to be used again."""
         with self._lock:
             self._playing[attempt] = None  # or a late cancellation closes it under the next one
             if self._closed:
                 return
-            if usable and attempt not in self._cancelled:
-                self._idle.append(sandbox)
+            if spec and attempt not in self._cancelled:
+                self._idle.put(spec, sandbox)
                 return
             self._up.remove(sandbox)
             self._given_up += 1

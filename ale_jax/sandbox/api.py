@@ -290,7 +290,7 @@ class Runtime(Protocol):
     name: str
     capabilities: Mapping[str, str]
 
-    def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> Sandbox:
+    def start(self, spec: SandboxSpec, labels: Mapping[str, str]) -> JudgedSandbox:
         """Returns a working sandbox that does not outlive this process. Errors: SandboxStartError.
 
         labels: shown to operators as ale.KEY=VALUE where the runtime supports it (`docker ps`).

@@ -14,12 +14,10 @@ from typing import Any
 import numpy as np
 
 from ale_jax.agent import external
-from ale_jax.agent.api import Message
 from ale_jax.agent.external import PolicyAccess
+from ale_jax.agent.transcripts import Transcript
 from ale_jax.config.agent import ExternalAgent
 from ale_jax.engine.request import Sampled
-from ale_jax.envs.registry import kind_of, make_env
-from ale_jax.envs.transcripts import Transcript
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.conversations import StopChecker
 from ale_jax.gateway.custody.calls import Call
@@ -33,20 +31,28 @@ from ale_jax.gateway.server import served
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.records import EpisodeKey, Task
 from ale_jax.sandbox.blocking import BlockingSandbox
+from ale_jax.worlds.api import Message
+from ale_jax.worlds.families import Families, Family
 
 
 @contextlib.contextmanager
 def played_by(
-    agent: ExternalAgent, tokenizer: ChatTokenizer
+    agent: ExternalAgent, families: Families, tokenizer: ChatTokenizer
 ) -> Iterator[Callable[[BlockingSandbox, Task], Transcript]]:
     """Yields a function that lets the agent play a task to its end. It raises RuntimeError if the
     agent does not earn the reward, or not with the oracle's replies in one conversation.
 
-    tokenizer: any whose chat template is the policy's; its ids are not kept.
+    families: of the tasks. tokenizer: any whose chat template is the policy's, as its ids are not
+    kept.
     """
     episodes = Episodes()
     with served(make_app(episodes, "oracle")) as url:
-        yield lambda box, task: _Demonstration(task, tokenizer).play(box, agent, episodes, url)
+
+        def play(box: BlockingSandbox, task: Task) -> Transcript:
+            demonstration = _Demonstration(families[task.family], task, tokenizer)
+            return demonstration.play(box, agent, episodes, url)
+
+        yield play
 
 
 class Script:
@@ -94,9 +100,9 @@ class _NotingRender(ChatRender):
 class _Demonstration:
     """An episode of the gateway in which the oracle of a task answers, and what it becomes."""
 
-    def __init__(self, task: Task, tokenizer: ChatTokenizer):
-        self._task = task
-        self._replies = kind_of(task.family).oracle(task.family, task.seed)
+    def __init__(self, family: Family, task: Task, tokenizer: ChatTokenizer):
+        self._family, self._task = family, task
+        self._replies = family.oracle(task)
         self._render = _NotingRender(tokenizer)
         self._episode = GatewayEpisode(
             TokenTree(self._render),
@@ -110,9 +116,9 @@ class _Demonstration:
         self, box: BlockingSandbox, agent: ExternalAgent, episodes: Episodes, url: str
     ) -> Transcript:
         token = episodes.open(self._episode)
-        key = EpisodeKey(phase="oracle", group=self._task.seed, member=0, task=self._task)
-        env, access = make_env(self._task, box), PolicyAccess(url, token)
-        played = external.play(env, box, agent, access, key)
+        key = EpisodeKey(phase="oracle", group=self._task.number, member=0, task=self._task)
+        world, access = self._family.checked(self._task, box), PolicyAccess(url, token)
+        played = external.play(world, box, agent, access, key)
         branches = episodes.end(token, "all")
         if played.reward is None or not played.is_solved:
             raise RuntimeError(f"the agent, with the oracle of {self._task}, ended in {played}")

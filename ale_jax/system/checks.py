@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from ale_jax.config.resampling import NONE, ROLLBACK
 from ale_jax.config.run import RunConfig
 from ale_jax.configs.algorithms import PRESETS
 from ale_jax.data.staleness import StalenessGate
-from ale_jax.envs.registry import all_families, kind_of
 from ale_jax.files import read_json
 from ale_jax.model.sharding import check_rows, make_mesh, param_shardings
 from ale_jax.model.tokenizer import ChatTokenizer
@@ -27,8 +25,9 @@ from ale_jax.monitor.evaluations import wilson_interval
 from ale_jax.records import MAX_CUT_MASKS
 from ale_jax.sandbox.booting import PROXY_PORT
 from ale_jax.sandbox.egress.uplink import DIRECT
-from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.plan import make_plan
+from ale_jax.system.task_checks import check_tasks, needs_sandbox
+from ale_jax.worlds.schedule import Schedule
 
 # A token takes about 12 bytes of a checkpoint's JSON, with its id and text, and no reader accepts
 # more than 512 MB.
@@ -61,7 +60,7 @@ def check_sections(config: RunConfig) -> None:
     _check_algorithm(config.algo)
     _check_engine(config)
     _check_batch(config)
-    _check_tasks(config)
+    check_tasks(config)
     _check_resampling(config)
     for name, hp in (
         ("warm_start_optimizer", config.warm_start_optimizer),
@@ -81,7 +80,7 @@ def check_sections(config: RunConfig) -> None:
     if config.rl.steps:
         _check_train_sampling(config)
     slowest, turn = config.sandbox.command_seconds, config.deadlines.turn_seconds
-    if sandboxed(config) and turn <= slowest:
+    if needs_sandbox(config) and turn <= slowest:
         raise ValueError(
             f"deadlines.turn_seconds {turn:g} must be more than sandbox.command_seconds "
             f"{slowest:g}, or a slow command would cancel the episode"
@@ -301,36 +300,6 @@ def _check_algorithm(algo: AlgoConfig) -> None:
         )
 
 
-def sandboxed(config: RunConfig) -> SandboxSpec | None:
-    """Returns the sandboxes of a run's episodes and demonstrations; None if it needs none."""
-    needed = any(kind_of(family).needs_sandbox for family in config.families)
-    return config.sandbox if needed else None
-
-
-def _check_tasks(config: RunConfig) -> None:
-    if not config.worlds.train_families:
-        raise ValueError(
-            f"worlds.train_families is empty: choose some of {', '.join(all_families())}"
-        )
-    for family in config.families:
-        kind_of(family)
-    worlds, held_out_tasks = config.worlds, config.eval.held_out_tasks
-    shown = tuple(family for domain in config.demonstrated for family in domain.families)
-    if held_out_tasks and not worlds.held_out_families:
-        raise ValueError(
-            f"eval.held_out_tasks {held_out_tasks} needs worlds.held_out_families: "
-            "name some, or set it to 0"
-        )
-    wanted = [("eval.tasks", config.eval.tasks, worlds.train_families)]
-    if config.warm_start.max_steps:
-        wanted.append(("warm_start.probe_tasks", config.warm_start.probe_tasks, shown))
-    if held_out_tasks:
-        wanted.append(("eval.held_out_tasks", held_out_tasks, worlds.held_out_families))
-    for name, tasks, families in wanted:
-        if tasks < len(families):
-            raise ValueError(f"{name} {tasks} must be at least {len(families)}: one per family")
-
-
 def _check_external_agent(config: RunConfig) -> None:
     agent = config.external_agent
     if not agent.command:
@@ -342,9 +311,9 @@ def _check_external_agent(config: RunConfig) -> None:
             f"external_agent.port {PROXY_PORT} is the network proxy's: choose another, or "
             "sandbox.network 'none'"
         )
-    played = [*config.worlds.train_families, *config.worlds.held_out_families]
+    played = [*config.worlds.train, *config.worlds.held_out]
     if agent.demonstrates:
-        played += itertools.chain(*(domain.families for domain in config.demonstrated))
+        played += config.demonstrated
         free: tuple[tuple[str, float | bool], ...] = (("noisy_share", 0.0), ("mask_errors", False))
         for name, off in free:
             if (found := getattr(config.warm_start, name)) != off:
@@ -352,12 +321,18 @@ def _check_external_agent(config: RunConfig) -> None:
                     f"warm_start.{name} {found} needs our own loop, which knows what failed: set "
                     f"it to {off}, or external_agent.demonstrates to False"
                 )
-    for family in played:
-        if not kind_of(family).is_in_sandbox:
+    families = Schedule.of(config).families
+    for name in families.of(*played):
+        if not families[name].world.is_in_sandbox:
             raise ValueError(
-                f"external_agent.command: tasks of {family} are not in a sandbox, where an agent "
+                f"external_agent.command: tasks of {name} are not in a sandbox, where an agent "
                 "could act on them: leave this family out"
             )
+    if limited := [domain for domain in played if domain.turns]:
+        raise ValueError(
+            f"turns {limited[0].turns} of world {limited[0].world} needs our own loop: set it to "
+            "0, or external_agent.command to ()"
+        )
     for name, found, off in (
         ("resampling.scheme", config.resampling.scheme, NONE),
         ("agent.malformed_limit", config.agent.malformed_limit, 0),
@@ -387,7 +362,7 @@ def _check_resampling(config: RunConfig) -> None:
             f"window of {window}, the lower end of the interval is {best:.3f}: lower it, or raise "
             "window"
         )
-    tasks = worlds.tasks_per_family * len(worlds.train_families)
+    tasks = Schedule.of(config).train_count
     tokens = config.engine.max_sequence_length
     if tasks * tokens > MAX_EXPERT_TOKENS:
         raise ValueError(

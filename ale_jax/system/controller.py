@@ -43,7 +43,7 @@ from ale_jax.system.start import (
 )
 from ale_jax.system.step_metrics import StepReport
 from ale_jax.system.stopping import StopSignals
-from ale_jax.system.tasks import Cursor, evaluation_keys, require_judged, tally
+from ale_jax.system.tasks import Cursor, require_judged, tally
 from ale_jax.system.train_loop import train_loop
 from ale_jax.system.untrained import UntrainedSteps
 from ale_jax.system.watchdog import STACKS_FILE, Sign, Watchdog, append_stacks
@@ -247,8 +247,8 @@ class Run:
             self.logger.progress.phase(config.algo.name, steps, cursor.step)
 
     def _evaluate(self, name: str, cursor: Cursor) -> None:
-        config, logger = self.setting.config, self.logger
-        keys = evaluation_keys(name, config.eval, config.worlds)
+        config, logger, schedule = self.setting.config, self.logger, self.setting.schedule
+        keys = schedule.evaluation(name, config.eval)
         logger.progress.phase(f"evaluation: {name}", len(keys), unit="episodes")
 
         def on_result(done: int) -> None:
@@ -256,7 +256,7 @@ class Run:
             logger.progress.update(done)
 
         played = self.rollouts.scheduler.evaluate(keys, config.eval_sampling, on_result)
-        evaluation = tally(name, cursor.step, logger.metrics.seconds(), played, config.worlds)
+        evaluation = tally(name, cursor.step, logger.metrics.seconds(), played, schedule)
         require_judged(evaluation, len(keys))
         record_evaluation(self.setting.path, evaluation)
         logger.evaluation(evaluation)

@@ -5,30 +5,31 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ale_jax.agent.api import Message
+from ale_jax.agent import transcripts
+from ale_jax.agent.transcripts import Transcript
 from ale_jax.config.model import MIN_VOCAB
 from ale_jax.data.experts import TEACHER, Expert
 from ale_jax.data.mixing import mix
 from ale_jax.data.packing import Sample, demonstration, text_turn
 from ale_jax.data.selection import Chunk, error_mask, relevance_mask
-from ale_jax.envs import transcripts
-from ale_jax.envs.registry import needs_sandbox
-from ale_jax.envs.transcripts import Transcript
 from ale_jax.model.tokenizer import ChatMessage, ChatTokenizer, tools_text, train_bpe
 from ale_jax.records import Task, Turn
-from ale_jax.sandbox.api import Runtime, Sandbox
+from ale_jax.rollout.idle import IdleSandboxes
+from ale_jax.sandbox.api import JudgedSandbox, Runtime
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.agent_demonstrations import played_by
-from ale_jax.system.tasks import demonstration_tasks, probe_tasks
+from ale_jax.worlds.api import Message
+from ale_jax.worlds.families import Families, PlayableFamilies
+from ale_jax.worlds.schedule import Schedule
 
 if TYPE_CHECKING:
     from ale_jax.config.run import RunConfig
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from ale_jax.system.stopping import StopSignals
 
 
-Play = Callable[[Sandbox | None, Task], Transcript]
+Play = Callable[[JudgedSandbox | None, Task], Transcript]
 
 WORKERS = 4  # sandboxes in which this process plays oracles concurrently
 
@@ -45,13 +46,10 @@ def collect_demonstrations(
     config: RunConfig, runtime: Runtime | None, progress: Progress, stop: StopSignals
 ) -> tuple[list[list[Transcript]], list[Transcript]]:
     """Transcripts of each domain, and of the unseen tasks on which the warm start is probed."""
-    warm = config.warm_start
-    lists = [
-        demonstration_tasks(warm.transcripts_per_family, domain.families, config.seed)
-        for domain in config.demonstrated
-    ]
-    families = [family for domain in config.demonstrated for family in domain.families]
-    tasks = [*itertools.chain(*lists), *probe_tasks(warm.probe_tasks, families)]
+    warm, schedule = config.warm_start, Schedule.of(config)
+    count = warm.transcripts_per_family
+    lists = [schedule.demonstrations(domain, count) for domain in schedule.demonstrated]
+    tasks = [*itertools.chain(*lists), *schedule.probes(warm.probe_tasks)]
     progress.phase("oracle transcripts", len(tasks), unit="episodes")
 
     def on_progress(done: int) -> None:
@@ -59,7 +57,8 @@ def collect_demonstrations(
         progress.update(done)
 
     with _player(config) as play:
-        demonstrated = demonstrate(runtime, config.sandbox, tasks, play, WORKERS, on_progress)
+        boxes = OracleSandboxes(runtime, schedule.families, config.sandbox)
+        demonstrated = demonstrate(boxes, tasks, play, WORKERS, on_progress)
     played = iter(demonstrated)
     return [list(itertools.islice(played, len(tasks))) for tasks in lists], list(played)
 
@@ -73,11 +72,20 @@ def _player(config: RunConfig) -> Iterator[Play]:
         tokenizer = (
             ChatTokenizer.load(source) if source else ChatTokenizer(train_bpe((), MIN_VOCAB))
         )
-        with played_by(config.external_agent, tokenizer) as play:
+        families = Schedule.of(config).families
+        with played_by(config.external_agent, families, tokenizer) as play:
             yield play
         return
-    share = config.warm_start.noisy_share
-    yield lambda box, task: transcripts.demonstration(box, task, is_noisy(task, share))
+    yield plain_player(config)
+
+
+def plain_player(config: RunConfig, noisy: bool = True) -> Play:
+    """Returns what plays oracles by our own loop. noisy: with the errors of the warm start."""
+    families = Schedule.of(config).families
+    share = config.warm_start.noisy_share if noisy else 0.0
+    return lambda box, task: transcripts.demonstration(
+        families[task.family], box, task, is_noisy(task, share)
+    )
 
 
 def mixed_samples(
@@ -93,41 +101,69 @@ def mixed_samples(
     return mix(pools, tuple(domain.ratio for domain in config.demonstrated), config.seed)
 
 
+class OracleSandboxes:
+    """The sandboxes in which oracles play. Thread-safe."""
+
+    def __init__(self, runtime: Runtime | None, families: Families, spec: SandboxSpec):
+        """runtime: None if no task needs a sandbox. spec: of sandboxes of which worlds say no
+        more."""
+        self._runtime, self._worlds = runtime, PlayableFamilies(families, spec)
+        self._lock, self._idle, self._up = threading.Lock(), IdleSandboxes(), set[JudgedSandbox]()
+
+    @contextlib.contextmanager
+    def lend(self, task: Task) -> Iterator[JudgedSandbox | None]:
+        """Yields the sandbox of a task; None if it needs none."""
+        if (spec := self._worlds.sandbox(task)) is None:
+            yield None
+            return
+        box = self._taken(spec)
+        yield box  # what fails ends the run, and closes all of them
+        with self._lock:
+            self._idle.put(spec, box)
+
+    def close(self) -> None:
+        """Closes all of them."""
+        for box in self._up:
+            box.close()
+
+    def _taken(self, spec: SandboxSpec) -> JudgedSandbox:
+        with self._lock:
+            box, other = self._idle.take(spec), None
+            if box is None and (other := self._idle.give_up()):
+                self._up.remove(other)
+        if other:
+            other.close()
+        if box is None:
+            assert self._runtime is not None, "some tasks need a sandbox"
+            box = self._runtime.start(spec, {"role": "oracle"})
+            with self._lock:
+                self._up.add(box)
+        return box
+
+
 def demonstrate(
-    runtime: Runtime | None,
-    spec: SandboxSpec,
+    sandboxes: OracleSandboxes,
     tasks: Sequence[Task],
     play: Play,
     workers: int,
     on_progress: Callable[[int], None],
 ) -> list[Transcript]:
-    """Returns the oracle's conversation for each task, played in `workers` sandboxes concurrently.
+    """Returns the oracle's conversation for each task, `workers` of them at a time.
 
-    runtime: None if no task needs a sandbox. play: RuntimeError if an oracle does not solve its
-        task, which means that its environment, or its agent, is broken.
+    play: RuntimeError if an oracle does not solve its task, which means that its world, or its
+        agent, is broken.
     """
-    boxes: SimpleQueue[Sandbox] = SimpleQueue()
 
     def play_one(task: Task) -> Transcript:
-        if not needs_sandbox(task):
-            return play(None, task)
-        box = boxes.get()
-        try:
+        with sandboxes.lend(task) as box:
             return play(box, task)
-        finally:
-            boxes.put(box)
 
-    with contextlib.ExitStack() as stack:
-        if any(map(needs_sandbox, tasks)):
-            assert runtime is not None, "some tasks need a sandbox"
-            for _ in range(workers):
-                boxes.put(stack.enter_context(runtime.start(spec, {"role": "oracle"})))
-        with ThreadPoolExecutor(workers) as pool:
-            played = []
-            for transcript in pool.map(play_one, tasks):
-                played.append(transcript)
-                on_progress(len(played))
-            return played
+    with contextlib.closing(sandboxes), ThreadPoolExecutor(workers) as pool:
+        played = []
+        for transcript in pool.map(play_one, tasks):
+            played.append(transcript)
+            on_progress(len(played))
+        return played
 
 
 def is_noisy(task: Task, share: float) -> bool:
@@ -135,7 +171,7 @@ def is_noisy(task: Task, share: float) -> bool:
     errors."""
     if task.split != "train":
         return False
-    key = [task.seed, zlib.crc32(task.family.encode())]
+    key = [task.number, zlib.crc32(task.family.encode())]
     return bool(np.random.default_rng(key).random() < share)
 
 
@@ -220,9 +256,9 @@ def oracle_experts(
 ) -> list[Expert]:
     """Returns the oracle's trajectories as experts. ValueError if one is longer than an episode may
     be."""
-
-    play = transcripts.demonstration
-    played = demonstrate(runtime, config.sandbox, tasks, play, WORKERS, on_progress)
+    boxes = OracleSandboxes(runtime, Schedule.of(config).families, config.sandbox)
+    play = plain_player(config, noisy=False)
+    played = demonstrate(boxes, tasks, play, WORKERS, on_progress)
     experts = [oracle_expert(*each, tokenizer) for each in zip(tasks, played, strict=True)]
     check_oracles(experts, config.agent.turns, config.engine.max_sequence_length)
     return experts
@@ -251,13 +287,13 @@ def check_oracles(experts: Iterable[Expert], turns: int, tokens: int) -> None:
     for expert in experts:
         if len(expert.turns) > turns:
             raise ValueError(
-                f"the oracle of {expert.task.family} {expert.task.seed} takes {len(expert.turns)} "
+                f"the oracle of {expert.task.family} {expert.task.item} takes {len(expert.turns)} "
                 f"turns, and agent.turns is {turns}: raise it, or "
                 "leave the family out"
             )
         if expert.num_tokens > tokens:
             raise ValueError(
-                f"the oracle of {expert.task.family} {expert.task.seed} takes {expert.num_tokens} "
+                f"the oracle of {expert.task.family} {expert.task.item} takes {expert.num_tokens} "
                 f"tokens, and engine.max_sequence_length is {tokens}: raise it, or "
                 "leave the family out"
             )

@@ -14,7 +14,7 @@ from ale_jax.system.hosts.commands import Alone
 from ale_jax.system.rollouts.opening import open_rollouts
 from ale_jax.system.start import make_setting, restore
 from ale_jax.system.stopping import StopSignals
-from ale_jax.system.tasks import evaluation_keys, require_judged, tally
+from ale_jax.system.tasks import require_judged, tally
 from ale_jax.system.workdir import Workdir
 
 NAME = "newest"
@@ -39,10 +39,10 @@ def evaluate(config: RunConfig, path: Path) -> Evaluation:
         if start is None:
             raise ValueError(f"there is no checkpoint in {workdir.checkpoints}: go on with the run")
         scheduler = open_rollouts(setting, start, _ignore, "", stack).scheduler
-        keys = evaluation_keys(NAME, config.eval, config.worlds)
+        keys = setting.schedule.evaluation(NAME, config.eval)
         played = scheduler.evaluate(keys, config.eval_sampling, lambda _: stop.check())
         seconds = time.monotonic() - began
-        evaluation = tally(NAME, start.cursor.step, seconds, played, config.worlds)
+        evaluation = tally(NAME, start.cursor.step, seconds, played, setting.schedule)
         require_judged(evaluation, len(keys))
         return evaluation
 

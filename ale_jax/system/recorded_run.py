@@ -83,7 +83,7 @@ class RecordedRun:
         """The trajectories, grouped into attempts at one task in one step, in step order."""
         groups: dict[tuple, list[TrajectorySample]] = {}
         for each in self.trajectories:
-            groups.setdefault((each.step, each.family, each.seed), []).append(each)
+            groups.setdefault((each.step, each.family, each.item), []).append(each)
         return list(groups.values())
 
     def packed(self, trajectories: Sequence[TrajectorySample]) -> list[Batch]:

@@ -331,8 +331,8 @@ class Resampler:
 
     def _refuse(self, expert: Expert, detail: str) -> None:
         task = expert.task
-        text = f"the expert of {task.family} {task.seed} could not be replayed: {detail}"
-        self._record("expert_refused", text, family=task.family, seed=task.seed)
+        text = f"the expert of {task.family} {task.item} could not be replayed: {detail}"
+        self._record("expert_refused", text, family=task.family, item=task.item)
 
 
 def _passes(forked: Expert | None, expert: Expert | None, start: int) -> bool:

@@ -239,11 +239,11 @@ class RunLogger:
         record = self.record if group.reason == Drop.FAILED else self.events.record
         record(
             GROUP_DROPPED,
-            f"task {task.seed} of {task.family}: {statuses}" + f" ({why})" * bool(why),
+            f"task {task.item} of {task.family}: {statuses}" + f" ({why})" * bool(why),
             group=group.index,
             reason=group.reason.value,
             family=task.family,
-            seed=task.seed,
+            item=task.item,
             statuses=statuses,
         )
 

@@ -9,23 +9,21 @@ from pathlib import Path
 
 from jax.sharding import Mesh
 
+from ale_jax.agent.transcripts import Transcript
 from ale_jax.config.model import PolicyShape
 from ale_jax.config.run import RunConfig
 from ale_jax.data.experts import Expert
 from ale_jax.data.packing import pack_all
-from ale_jax.envs.transcripts import Transcript
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.old_policies import REFERENCE, save_reference
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.monitor.evaluations import EVALUATIONS_FILE, WARM_START, recorded_names
 from ale_jax.monitor.metrics import METRICS_FILE, read_metrics
-from ale_jax.records import Task
 from ale_jax.sandbox.api import Runtime
 from ale_jax.sandbox.runtime import login_of, runtime_of_run
 from ale_jax.sandbox.sdk.service_runtime import ServiceRuntime
 from ale_jax.sandbox.spec import SandboxSpec
-from ale_jax.system.checks import sandboxed
 from ale_jax.system.demonstrations import (
     collect_demonstrations,
     make_tokenizer,
@@ -38,10 +36,12 @@ from ale_jax.system.resampling import Resampler
 from ale_jax.system.rollouts.scheduler import RolloutScheduler
 from ale_jax.system.run_logger import RunLogger
 from ale_jax.system.stopping import StopSignals
-from ale_jax.system.tasks import Cursor, train_task
+from ale_jax.system.task_checks import needs_sandbox
+from ale_jax.system.tasks import Cursor
 from ale_jax.system.trainer import STATE, Trainer, TrainerFiles
 from ale_jax.system.warm_start import full_rows, warm_start
 from ale_jax.system.workdir import Workdir
+from ale_jax.worlds.schedule import Schedule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,9 +79,9 @@ class Setting:
         self.files.trainer = Trainer(self.config, policy, self.mesh, self.processes)
         return self.files.trainer
 
-    def train_task(self, number: int) -> Task:
-        worlds, seed = self.config.worlds, self.config.seed
-        return train_task(number, worlds.train_families, seed, worlds.tasks_per_family)
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule.of(self.config)
 
 
 def make_setting(
@@ -89,8 +89,8 @@ def make_setting(
 ) -> Setting:
     """Picks the runtime of the sandboxes, if any are needed, and makes the mesh."""
     runtime = None
-    if spec := sandboxed(config):
-        runtime = _runtime(config, spec)
+    if needs_sandbox(config):
+        runtime = _runtime(config, config.sandbox)
         runtime.reap()
         rollout = dataclasses.replace(config.rollout, runtime=runtime.name)
         config = dataclasses.replace(config, rollout=rollout)
@@ -220,7 +220,7 @@ def open_resampler(
     config, state = setting.config, start.cursor.resampling
     resampler = Resampler(
         config.resampling,
-        setting.train_task,
+        setting.schedule.train_task,
         config.rl.group_size,
         config.seed,
         logger.events.record,
@@ -237,9 +237,8 @@ def open_resampler(
 
 def play_oracles(setting: Setting, tokenizer: ChatTokenizer, logger: RunLogger) -> Sequence[Expert]:
     """Plays the oracle on every training task. KeyboardInterrupt if the run should stop."""
-    worlds, progress = setting.config.worlds, logger.progress
-    count = worlds.tasks_per_family * len(worlds.train_families)
-    tasks = list(map(setting.train_task, range(count)))
+    schedule, progress = setting.schedule, logger.progress
+    tasks = list(map(schedule.train_task, range(schedule.train_count)))
     progress.phase("oracle experts", len(tasks), unit="episodes")
 
     def on_progress(done: int) -> None:

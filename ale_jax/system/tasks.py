@@ -1,7 +1,4 @@
-"""The tasks of training, warm start and evaluations, as pure functions of seed and position.
-
-An evaluation plays each task of a fixed list of unseen tasks once, and counts successes per family.
-"""
+"""Where training is in its tasks, and what an evaluation of some counts."""
 
 from __future__ import annotations
 
@@ -13,62 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ale_jax.config.worlds import EvalConfig, WorldsConfig
 from ale_jax.data.replay import Group
 from ale_jax.data.staleness import age
-from ale_jax.envs.splits import SPLITS
 from ale_jax.errors import RunFailed
 from ale_jax.monitor.evaluations import Evaluation, FamilyResult
-from ale_jax.records import Episode, EpisodeKey, Task, Trajectory
-
-# The warm start's stopping rule uses tasks of the evaluation split that no evaluation uses.
-PROBE_OFFSET = 1 << 20
-
-
-def train_task(number: int, families: Sequence[str], seed: int, distinct: int = 0) -> Task:
-    """Returns the training task `number`. Families alternate, and seeds are drawn at random.
-
-    distinct: tasks per family, after which the same tasks follow in the same order; 0: no
-    repetition.
-    """
-    if distinct:
-        number %= distinct * len(families)
-    train = SPLITS["train"]
-    draw = np.random.default_rng([seed, number]).integers(train.start, train.stop)
-    return Task(families[number % len(families)], int(draw), "train")
-
-
-def demonstration_tasks(count: int, families: Sequence[str], seed: int) -> list[Task]:
-    """Returns the warm start's tasks: `count` of each family, from the training split."""
-    train = SPLITS["train"]
-    draws = np.random.default_rng([seed, 1 << 32]).integers(train.start, train.stop, count)
-    return [Task(family, int(draw), "train") for draw in draws for family in families]
-
-
-def probe_tasks(count: int, families: Sequence[str]) -> list[Task]:
-    """Returns the unseen tasks on which the warm start decides when to stop."""
-    return _unseen(PROBE_OFFSET, count, families)
-
-
-def evaluation(name: str, count: int, families: Sequence[str]) -> list[EpisodeKey]:
-    """Returns one attempt at each of `count` unseen tasks, the same for every run and every
-    evaluation."""
-    tasks = _unseen(0, count, families)
-    return [EpisodeKey(f"eval/{name}", i, 0, task) for i, task in enumerate(tasks)]
-
-
-def _unseen(offset: int, count: int, families: Sequence[str]) -> list[Task]:
-    first = SPLITS["eval"].start + offset
-    return [Task(families[i % len(families)], first + i, "eval") for i in range(count)]
-
-
-def evaluation_keys(name: str, config: EvalConfig, worlds: WorldsConfig) -> list[EpisodeKey]:
-    """Returns one attempt at each unseen task of the trained families, and then of the held-out
-    ones."""
-    return [
-        *evaluation(name, config.tasks, worlds.train_families),
-        *evaluation(f"{name}/held_out", config.held_out_tasks, worlds.held_out_families),
-    ]
+from ale_jax.records import Episode, Trajectory
+from ale_jax.worlds.schedule import Schedule
 
 
 def require_judged(evaluation: Evaluation, episodes: int) -> None:
@@ -87,7 +34,7 @@ def tally(
     step: int,
     seconds: float,
     trajectories: Sequence[Trajectory],
-    worlds: WorldsConfig,
+    schedule: Schedule,
 ) -> Evaluation:
     """Counts successes per family. An episode that the system could not finish, even after
     retries, says nothing about the policy and is not counted."""
@@ -99,10 +46,10 @@ def tally(
         family: FamilyResult(
             successes=sum(episode.is_solved for episode in judged[family]),
             tasks=len(judged[family]),
-            held_out=family in worlds.held_out_families,
+            held_out=family in schedule.held_out_families,
             reward=float(np.mean([episode.reward for episode in judged[family]])),
         )
-        for family in (*worlds.train_families, *worlds.held_out_families)
+        for family in (*schedule.train_families, *schedule.held_out_families)
         if family in judged
     }
     return Evaluation(name, step, seconds, families)

@@ -164,7 +164,7 @@ def _sample(step: int, written: _Written, learned: Learned) -> TrajectorySample:
     return TrajectorySample(
         step=step,
         family=episode.key.task.family,
-        seed=episode.key.task.seed,
+        item=episode.key.task.item,
         status=episode.status,
         reward=episode.reward,
         solved=episode.is_solved,

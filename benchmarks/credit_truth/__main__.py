@@ -34,8 +34,8 @@ from ale_jax.monitor.run_files import CONFIG_FILE
 from ale_jax.records import EpisodeKey, RolloutRequest, Task, Trajectory
 from ale_jax.system.checks import stored_config
 from ale_jax.system.states import Newest, newest_state
-from ale_jax.system.tasks import evaluation_keys, train_task
 from ale_jax.system.workdir import Workdir
+from ale_jax.worlds.schedule import Schedule
 from benchmarks.credit_step import about
 from benchmarks.credit_truth.assigned import Credits, assigned, explained_variance, train_critic
 from benchmarks.credit_truth.player import Player, continuation
@@ -103,7 +103,7 @@ def measure(config: RunConfig, newest: Newest, plan: Plan, need_both: bool) -> d
     with Player(config, newest.tokenizer, params) as player:
         groups = [
             group
-            for family in config.worlds.train_families
+            for family in Schedule.of(config).train_families
             for group in itertools.islice(
                 _groups(player, config, family, plan.members, need_both), plan.groups
             )
@@ -136,7 +136,7 @@ def _groups(
     player: Player, config: RunConfig, family: str, members: int, need_both: bool
 ) -> Iterator[Group]:
     """Groups of attempts at unseen tasks, of which one has FEWEST_CHUNKS chunks or more."""
-    keys = evaluation_keys(PHASE, config.eval, config.worlds)
+    keys = Schedule.of(config).evaluation(PHASE, config.eval)
     tasks = [key.task for key in keys if key.task.family == family]
     for number, task in enumerate(tasks):
         (group,) = _play_groups(player, {number: task}, members)
@@ -147,9 +147,9 @@ def _groups(
 
 
 def _other_tasks(config: RunConfig, plan: Plan) -> dict[int, Task]:
-    families = config.worlds.train_families
+    schedule = Schedule.of(config)
     numbers = range(CRITIC_TASKS, CRITIC_TASKS + plan.critic_groups)
-    return {number: train_task(number, families, config.seed) for number in numbers}
+    return {number: schedule.train_task(number) for number in numbers}
 
 
 def _play_groups(player: Player, tasks: dict[int, Task], members: int) -> list[Group]:
@@ -196,7 +196,7 @@ def _record(
     return {
         "group": number,
         "family": episode.key.task.family,
-        "seed": episode.key.task.seed,
+        "item": episode.key.task.item,
         "reward": episode.reward,
         "saw": [turn.prompt_text for turn in turns],
         "wrote": [turn.action_text for turn in turns],

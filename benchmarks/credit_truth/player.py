@@ -4,7 +4,6 @@ process."""
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import threading
 from collections.abc import Iterable, Iterator
@@ -13,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from ale_jax.config.run import RunConfig
 from ale_jax.data.packing import text_turn
 from ale_jax.engine.engine import Engine
-from ale_jax.envs.registry import make_env, needs_sandbox
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.gateway.server import served
@@ -24,7 +22,8 @@ from ale_jax.records import EpisodeKey, Prefix, RolloutRequest, Trajectory
 from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.rollout.policy_client import PolicyClient
 from ale_jax.sandbox.runtime import pick_runtime
-from ale_jax.system.checks import sandboxed
+from ale_jax.worlds.families import PlayableFamilies
+from ale_jax.worlds.schedule import Schedule
 
 
 class Player:
@@ -45,9 +44,11 @@ class Player:
             )
             self._url = stack.enter_context(served(make_app(self._ledger.episodes, config.name)))
             rollout = config.rollout
-            runtime = pick_runtime(rollout.runtime, sandboxed(config), rollout.uplink)
-            start = functools.partial(runtime.start, sandboxed(config), {"role": "credit_truth"})
-            self._runner = EpisodeRunner(start, make_env, needs_sandbox, config.agent)
+            runtime = pick_runtime(rollout.runtime, config.sandbox, rollout.uplink)
+            worlds = PlayableFamilies(Schedule.of(config).families, config.sandbox)
+            self._runner = EpisodeRunner(
+                lambda spec: runtime.start(spec, {"role": "credit_truth"}), worlds, config.agent
+            )
             stack.callback(self._runner.close)
             self._pool = stack.enter_context(ThreadPoolExecutor(config.engine.max_sequences))
             self._stack = stack.pop_all()

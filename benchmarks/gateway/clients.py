@@ -17,7 +17,7 @@ from typing import Any
 
 from ale_jax.agent.external import PolicyAccess
 from ale_jax.config.agent import AgentLimits, ExternalAgent
-from ale_jax.envs.registry import make_env, needs_sandbox
+from ale_jax.config.worlds import Domain
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.server import served
@@ -27,6 +27,7 @@ from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.status import Status
+from ale_jax.worlds.families import PlayableFamilies, open_families
 from benchmarks.gateway.catalogue import CLIENTS, Client
 from benchmarks.gateway.ids import delivered
 from benchmarks.gateway.installs import NotInstalled, build_image, install
@@ -134,8 +135,9 @@ def play(stage: Stage, client: Client, version: str, image: str, delegates: bool
 def in_docker(image: str) -> EpisodeRunner:
     """Plays episodes in containers of the image, which have no network."""
     spec = SandboxSpec(image=image, memory_mb=4096, pids=512, files_mb=512, command_seconds=60.0)
-    start = lambda: pick_runtime("docker", spec).start(spec, {})  # noqa: E731
-    return EpisodeRunner(start, make_env, needs_sandbox, AgentLimits())
+    runtime = pick_runtime("docker", spec)
+    worlds = PlayableFamilies(open_families((Domain("shell"),)), spec)
+    return EpisodeRunner(lambda spec: runtime.start(spec, {}), worlds, AgentLimits())
 
 
 def agent_of(client: Client, seconds: float) -> ExternalAgent:

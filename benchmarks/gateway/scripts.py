@@ -27,7 +27,7 @@ class Script:
 
     def __init__(self, stage: Stage, client: Client, task: Task, delegates: bool = False):
         self._stage, self._client, self._delegates = stage, client, delegates
-        calls = generate(task.family, task.seed).oracle
+        calls = generate(task.family, task.item).oracle
         self._commands = [each.arguments["command"] for each in calls if each.name == "bash"]
 
     def __call__(self, context: np.ndarray) -> np.ndarray:

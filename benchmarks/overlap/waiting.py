@@ -3,17 +3,17 @@
 import random
 import time
 
-from ale_jax.envs.shell.env import ShellEnv
+from ale_jax.envs.shell.env import Shell
 
 # A step of 10 s on average, N(10, 10), a hundred times faster.
 MEAN_S, DEVIATION_S = 0.1, 0.1
 
-_step = ShellEnv.step
+_step = Shell.step
 
 
-def _waiting(env, action):
+def _waiting(world, reply):
     time.sleep(max(0.0, random.gauss(MEAN_S, DEVIATION_S)))
-    return _step(env, action)
+    return _step(world, reply)
 
 
-ShellEnv.step = _waiting
+Shell.step = _waiting

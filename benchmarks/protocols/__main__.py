@@ -148,7 +148,7 @@ def _trajectory(one: Played, member: int) -> Trajectory:
         )
         for start, written, end in ((0, 4, 8), (8, 10, len(one.ids_T)))
     )
-    key = EpisodeKey("train", one.group, member, Task("random", seed=one.group, split="train"))
+    key = EpisodeKey("train", one.group, member, Task("random", one.group, "train"))
     episode = Episode(key, Status.FINISHED, one.reward, 2, 0, seconds=1.0, env_seconds=0.0)
     return Trajectory(episode, turns, start_version=0)
 

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
+from ale_jax.envs.transcripts import play_oracle
 
 from ale_jax.envs.shell.families import FAMILIES
-from ale_jax.envs.transcripts import play_oracle
 from ale_jax.records import Task
 from ale_jax.sandbox.api import Runtime, SandboxError
 from ale_jax.sandbox.runtime import pick_runtime

@@ -36,8 +36,8 @@ TMPFS_MB = 8
 AWAY = "away"
 WITH_SANDBOXES = (
     *LEARNS,
-    "--config.worlds.train_families=('trail',)",
-    "--config.worlds.held_out_families=()",
+    "--config.worlds.train=({'world':'shell','families':('trail',)},)",
+    "--config.worlds.held_out=()",
     "--config.eval.held_out_tasks=0",
     "--config.eval.tasks=1",
     "--config.rollout.runtime=bubblewrap",

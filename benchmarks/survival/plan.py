@@ -23,8 +23,8 @@ SMOKE = f"configs/smoke.py:{ALGORITHM}"
 # a baseline; without gradients, weights could not differ after a resume.
 LEARNS = ("--config.algo.advantage.failure_reward=-1.0",)
 NO_SANDBOXES = (
-    "--config.worlds.train_families=('countdown3',)",
-    "--config.worlds.held_out_families=()",
+    "--config.worlds.train=({'world':'countdown','families':('countdown3',)},)",
+    "--config.worlds.held_out=()",
     "--config.eval.held_out_tasks=0",
     "--config.eval.tasks=1",
 )

@@ -3,19 +3,19 @@
 import os
 from pathlib import Path
 
-from ale_jax.envs.countdown.env import CountdownEnv
+from ale_jax.envs.countdown.env import Countdown
 from benchmarks.survival.processes import MARK
 
 TASKS = 13
 
-_reset = CountdownEnv.reset
+_reset = Countdown.reset
 
 
-def _poisoned(env, seed):
-    if seed % TASKS == 0:
+def _poisoned(world, item, sandbox):
+    if item.seed % TASKS == 0:
         Path(os.environ[MARK]).touch()
-        raise KeyError(f"injected: task {seed} has no answer")
-    return _reset(env, seed)
+        raise KeyError(f"injected: task {item.seed} has no answer")
+    return _reset(world, item, sandbox)
 
 
-CountdownEnv.reset = _poisoned
+Countdown.reset = _poisoned

@@ -31,8 +31,9 @@ def get_config(variant: str = "late") -> ConfigDict:
     c.name = "corridor"
     setting = "" if depth == "16" else f"-depth{depth}"
     family = f"corridor{setting}-{{}}3".format
-    c.worlds.update(train_families=(family(place),), held_out_families=())
-    c.warm_start.domains = ({"name": "shown", "families": (family("any"),), "ratio": 1},)
+    c.worlds.train = ({"world": "corridor", "families": (family(place),)},)
+    c.worlds.held_out = ()
+    c.warm_start.domains = ({"world": "corridor", "families": (family("any"),)},)
     c.eval.held_out_tasks = 0
     _make_room(c, int(depth))
     # No transcript of a corridor is likely, so the probe cannot tell when the warm start has

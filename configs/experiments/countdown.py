@@ -15,7 +15,7 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c = shell.get_config(algorithm)
     c.name = "countdown"
     c.tokenizer.vocab_size = 400
-    c.worlds.train_families = ("countdown3",)
+    c.worlds.train = ({"world": "countdown", "families": ("countdown3",)},)
     c.agent.turns = 1
     c.rollout.episodes_per_actor = 16
     c.engine.update(max_sequences=32, max_sequence_length=128, pages=32 * 128 // 16)

@@ -14,7 +14,7 @@ from ale_jax.configs.experiments import shell
 def get_config(algorithm: str = "ipa") -> ConfigDict:
     c = shell.get_config(algorithm)
     c.name = "credit_truth"
-    c.worlds.train_families = ("vault", "trail", "lane")
+    c.worlds.train = ({"world": "shell", "families": ("vault", "trail", "lane")},)
     c.warm_start.update(max_steps=500, target_success=0.4)
     c.rl.steps = 0
     c.eval.tasks = 90

@@ -18,10 +18,13 @@ ARITHMETIC = ("countdown3",)
 def get_config(algorithm: str = "ipa") -> ConfigDict:
     c = shell.get_config(algorithm)
     c.name = "sft"
-    c.worlds.train_families = SHELL + ARITHMETIC
+    c.worlds.train = (
+        {"world": "shell", "families": SHELL, "ratio": len(SHELL)},
+        {"world": "countdown", "families": ARITHMETIC, "ratio": len(ARITHMETIC)},
+    )
     c.warm_start.domains = (
-        {"name": "agentic", "families": SHELL, "ratio": 7},
-        {"name": "reasoning", "families": ARITHMETIC, "ratio": 3},
+        {"world": "shell", "families": SHELL, "ratio": 7},
+        {"world": "countdown", "families": ARITHMETIC, "ratio": 3},
     )
     c.warm_start.update(noisy_share=0.3, mask_errors=True, mask_repeats=True)
     c.warm_start.update(max_steps=400, target_success=0.9)

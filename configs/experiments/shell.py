@@ -28,7 +28,7 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c.critics.optimizer.update(name="muon", learning_rate=1e-3, muon_learning_rate=0.005)
     c.critics.optimizer.update(warmup_ratio=0.08, decay_ratio=1.0)
 
-    c.worlds.train_families = ("lane", "log", "lookup")
+    c.worlds.train = ({"world": "shell", "families": ("lane", "log", "lookup")},)
     c.eval.tasks = 240
     c.checkpoint.every = 30
 

@@ -15,8 +15,8 @@ from ale_jax.configs.experiments import shell
 def get_config(algorithm: str = "ipa") -> ConfigDict:
     c = shell.get_config(algorithm)
     c.name = "vault"
-    c.worlds.train_families = ("vault",)
-    c.warm_start.domains = ({"name": "shown", "families": ("trek",), "ratio": 1},)
+    c.worlds.train = ({"world": "shell", "families": ("vault",)},)
+    c.warm_start.domains = ({"world": "shell", "families": ("trek",)},)
     # No transcript of a trek is likely, so the probe cannot tell when the warm start has succeeded.
     c.warm_start.update(transcripts_per_family=768, target_success=1.0)
     # Many tasks per step with few episodes each: with 64 tasks, all are played every four steps.

@@ -1,78 +1,92 @@
-"""A corridor as a GEM environment: the agent acts in a sandbox, and the doors are outside of it.
+"""Corridors: the agent acts in a sandbox, and the doors are outside of it.
 
-After each command the environment reads the file `door`, empties it, and lets the agent through at
-most one door. Which rooms follow and which doors are right is never in the sandbox, so that there
-is nothing to be read ahead, tried out, or written there that would win.
+After each command the world reads the file `door`, empties it, and lets the agent through at most
+one door. Which rooms follow and which doors are right is never in the sandbox, so that there is
+nothing to be read ahead, tried out, or written there that would win.
 """
 
 from __future__ import annotations
 
-import operator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
-from ale_jax.agent.tools import SYSTEM_PROMPT
-from ale_jax.envs.corridor.rooms import DOOR_FILE, Rooms, generate, parse
-from ale_jax.envs.splits import require_seed, require_split
-from ale_jax.envs.tool_steps import Step, has_failed, observation, play
+from ale_jax.agent.tools import SYSTEM_PROMPT, finish, render_tool_call
+from ale_jax.envs.corridor import rooms
+from ale_jax.envs.corridor.rooms import DOOR_FILE, Rooms, generate
+from ale_jax.envs.tool_steps import has_failed, observation, play
 from ale_jax.sandbox.api import ExecResult, Sandbox, SandboxLost
+from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.worlds.api import Step, World
+from ale_jax.worlds.items import Item, Seeds
 
 END = "the end"
 LOCKED = "locked"
 UNKNOWN = "no such door"
 
 
-class CorridorEnv:
-    """The tasks of one family, in a sandbox that the caller owns. It can be reset any number of
-    times. ValueError as in `rooms.parse`."""
+class NamedBySettings(Mapping[str, Seeds]):
+    """The families of corridors, of which only examples are listed."""
 
+    def __getitem__(self, family: str) -> Seeds:
+        """ValueError as in `rooms.parse`."""
+        rooms.parse(family)
+        return Seeds()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(rooms.FAMILIES)
+
+    def __len__(self) -> int:
+        return len(rooms.FAMILIES)
+
+
+class Corridors(World):
+    """The reward is 1 if every room has been left, and each of those that decide by its right
+    door."""
+
+    families = NamedBySettings()
     system_prompt = SYSTEM_PROMPT
+    role = "tool"
+    nothing = render_tool_call(finish())
 
-    def __init__(self, family: str, sandbox: Sandbox, split: str):
-        parse(family)
-        self._family, self._sandbox, self._split = family, sandbox, require_split(split)
+    _sandbox: Sandbox
+
+    def __init__(self) -> None:
         self._rooms: Rooms | None = None  # None before the first reset and after an episode's end
         self._room = 0
         self._lost = False
 
-    def reset(self, seed: int) -> tuple[str, dict[str, Any]]:
-        """Returns the instruction and what the first room shows.
+    def sandbox(self, item: Item, spec: SandboxSpec) -> SandboxSpec:
+        """Returns the run's: all tasks need one."""
+        return spec
 
-        Raises:
-          ValueError: the seed belongs to another split.
-          SandboxError: the sandbox could not be prepared.
-        """
-        rooms = generate(self._family, require_seed(operator.index(seed), self._split))
-        self._sandbox.reset()
+    def oracle(self, item: Item) -> tuple[str, ...]:
+        """Returns the commands that name the right doors."""
+        return tuple(map(render_tool_call, rooms.oracle(item.family, item.seed)))
+
+    def noisy_oracle(self, item: Item) -> tuple[str, ...]:
+        """Returns the same with errors that are corrected."""
+        return tuple(map(render_tool_call, rooms.noisy_oracle(item.family, item.seed)))
+
+    def reset(self, item: Item, sandbox: Sandbox | None) -> str:
+        """Returns the instruction and what the first room shows."""
+        assert sandbox is not None, "a corridor is played in a sandbox"
+        sandbox.reset()
+        self._sandbox = sandbox
         if not self._emptied():  # it is as new, so this is not the agent's doing
             raise SandboxLost(f"an empty sandbox does not take the file {DOOR_FILE}")
-        self._rooms, self._room, self._lost = rooms, 0, False
-        return rooms.instruction, {}
+        self._rooms, self._room, self._lost = generate(item.family, item.seed), 0, False
+        return self._rooms.instruction
 
-    def step(self, action: str) -> Step:
-        """See `tool_steps.play`. A command also failed if it named no door of the room.
-
-        Raises:
-          SandboxError: the sandbox failed.
-        """
+    def step(self, reply: str) -> Step:
+        """See `tool_steps.play`. A command also failed if it named no door of the room."""
         assert self._rooms is not None, "step needs a reset after the end of an episode"
-        return play(action, self._run, self.grade)
+        return play(reply, self._run, self.grade)
 
     def grade(self, answer: str | None = None) -> float:
-        """1.0 if every room has been left, and each of those that decide by its right door."""
+        """Returns 1.0 if the corridor has been won."""
         assert self._rooms is not None, "grade needs a reset after the end of an episode"
         won = self._room == self._rooms.corridor.depth and not self._lost
         self._rooms = None
         return float(won)
-
-    def save(self) -> None:
-        """None, because the room is not in the sandbox. A replay of 48 doors is quick."""
-
-    def load(self, seed: int, saved: Any) -> bool:
-        return False
-
-    def close(self) -> None:
-        """Leaves the sandbox open, because the caller owns it."""
-        self._rooms = None
 
     def _view(self) -> str:
         texts = self._rooms.texts

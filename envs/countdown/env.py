@@ -1,56 +1,45 @@
-"""Countdown as a GEM environment: one turn, text in, text out. It needs no sandbox."""
+"""Countdown: one turn, text in, text out. It needs no sandbox."""
 
 from __future__ import annotations
 
-import operator
-from typing import Any
-
 from ale_jax.envs.countdown.expression import ExpressionError, evaluate
-from ale_jax.envs.countdown.puzzle import Puzzle, generate
-from ale_jax.envs.splits import require_seed, require_split
+from ale_jax.envs.countdown.puzzle import FAMILIES, Puzzle, generate
+from ale_jax.worlds.api import Step, World
+from ale_jax.worlds.items import Item, Seeds
 
-SYSTEM_PROMPT = "Reach the target with + - * / and each number once; the last line counts."
 
+class Countdown(World):
+    """The last line of the reply is judged; the lines before it are ignored."""
 
-class CountdownEnv:
-    """The puzzles of one family. It can be reset any number of times."""
+    families = dict.fromkeys(FAMILIES, Seeds())
+    system_prompt = "Reach the target with + - * / and each number once; the last line counts."
+    role = "tool"
 
-    system_prompt = SYSTEM_PROMPT
+    def oracle(self, item: Item) -> tuple[str]:
+        """Returns the steps of the solution, and the expression."""
+        return (generate(item.family, item.seed).solution,)
 
-    def __init__(self, family: str, split: str):
-        self._family, self._split = family, require_split(split)
-        self._puzzle: Puzzle | None = None  # None before the first reset and after an episode's end
+    def reset(self, item: Item, sandbox: object) -> str:
+        """Returns the puzzle."""
+        self._puzzle = generate(item.family, item.seed)
+        return self._puzzle.instruction
 
-    def reset(self, seed: int) -> tuple[str, dict[str, Any]]:
-        """The puzzle of `seed`. ValueError if the seed belongs to another split."""
-        self._puzzle = generate(self._family, require_seed(operator.index(seed), self._split))
-        return self._puzzle.instruction, {}
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Judges the last line of `action`; the lines before it are ignored.
-
-        Always ends the episode. info: `malformed` and `failed` are True if the line is not an
-        expression.
-        """
-        assert self._puzzle is not None, "step needs a reset after the end of an episode"
-        puzzle, self._puzzle = self._puzzle, None
+    def step(self, reply: str) -> Step:
+        """Judges the reply, which failed if its last line is no expression."""
         try:
-            value, numbers = evaluate(action.rstrip().rpartition("\n")[2])
+            return Step(reward=float(_solves(reply, self._puzzle)), done=True)
         except ExpressionError:
-            return "", 0.0, True, False, {"malformed": True, "failed": True}
-        solved = value == puzzle.target and sorted(numbers) == sorted(puzzle.numbers)
-        return "", float(solved), True, False, {"malformed": False, "failed": False}
+            return Step(done=True, malformed=True, failed=True)
 
     def grade(self, answer: str | None = None) -> float:
-        """The reward of the answer, 0.0 without one."""
-        _, reward, _, _, _ = self.step(answer or "")
-        return reward
+        """Returns the reward of the answer, 0.0 without one."""
+        try:
+            return float(_solves(answer or "", self._puzzle))
+        except ExpressionError:
+            return 0.0
 
-    def save(self) -> None:
-        """None: with a single turn there is no state to save."""
 
-    def load(self, seed: int, saved: Any) -> bool:
-        return False
-
-    def close(self) -> None:
-        """Does nothing."""
+def _solves(reply: str, puzzle: Puzzle) -> bool:
+    """ExpressionError if the last line is no expression."""
+    value, numbers = evaluate(reply.rstrip().rpartition("\n")[2])
+    return value == puzzle.target and sorted(numbers) == sorted(puzzle.numbers)

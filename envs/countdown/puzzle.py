@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ale_jax.envs.splits import split_of
+from ale_jax.worlds.items import split_of
 
 HIGHEST = 99  # of the target and of every intermediate value
 EVAL_SHARE = 8  # one in this many puzzles belongs to the evaluation split

@@ -1,90 +1,87 @@
-"""A shell task as a GEM environment: text in, text out, and the reward at the end."""
+"""The shell tasks: a policy reads and changes the files of a sandbox, and is judged at the end."""
 
 from __future__ import annotations
 
-import operator
-from typing import Any
-
-from ale_jax.agent.api import VerifierError
-from ale_jax.agent.tools import SYSTEM_PROMPT
-from ale_jax.envs.shell.families import generate
+from ale_jax.agent.tools import SYSTEM_PROMPT, finish, render_tool_call
+from ale_jax.envs.shell.families import FAMILIES, generate
+from ale_jax.envs.shell.noisy_oracle import noisy
+from ale_jax.envs.shell.task import Goal, ShellTask
 from ale_jax.envs.shell.verifier import verify
-from ale_jax.envs.shell.world import World
-from ale_jax.envs.splits import require_seed, require_split
-from ale_jax.envs.tool_steps import Step, has_failed, observation, play
+from ale_jax.envs.tool_steps import has_failed, observation, play
 from ale_jax.sandbox import api
 from ale_jax.sandbox.api import Sandbox, SandboxError, SandboxLost, SavedState
+from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.worlds.api import Step, VerifierError, World
+from ale_jax.worlds.items import Item, Seeds
 
 
-class ShellEnv:
-    """The tasks of one family, in a sandbox that the caller owns. It can be reset any number of
-    times."""
+class Shell(World):
+    """The reward is 1 for a solved task, and comes at the end."""
 
+    families = dict.fromkeys(FAMILIES, Seeds())
     system_prompt = SYSTEM_PROMPT
+    role = "tool"
+    is_in_sandbox = True
+    nothing = render_tool_call(finish())
 
-    def __init__(self, family: str, sandbox: Sandbox, split: str):
-        self._family = family
-        self._sandbox = sandbox
-        self._split = require_split(split)
-        self._world: World | None = None  # None before the first reset and after an episode's end
+    _sandbox: Sandbox
 
-    def reset(self, seed: int) -> tuple[str, dict[str, Any]]:
-        """Builds the world of `seed` and returns its instruction.
+    def __init__(self) -> None:
+        self._goal: Goal | None = None  # None before the first reset and after an episode's end
 
-        Raises:
-          ValueError: the seed belongs to another split.
-          SandboxError: the sandbox could not be prepared.
-        """
-        world = self._generate(seed)
-        self._sandbox.reset()
+    def sandbox(self, item: Item, spec: SandboxSpec) -> SandboxSpec:
+        """Returns the run's: all tasks need one."""
+        return spec
+
+    def oracle(self, item: Item) -> tuple[str, ...]:
+        """Returns the calls that solve the task."""
+        return tuple(map(render_tool_call, _task(item).oracle))
+
+    def noisy_oracle(self, item: Item) -> tuple[str, ...]:
+        """Returns the same with errors that are corrected."""
+        return tuple(map(render_tool_call, noisy(_task(item).oracle, item.seed)))
+
+    def reset(self, item: Item, sandbox: Sandbox | None) -> str:
+        """Writes the task's files and returns its instruction."""
+        assert sandbox is not None, "a shell task is played in a sandbox"
+        task = _task(item)
+        sandbox.reset()
         try:
-            self._sandbox.write(world.files)
+            sandbox.write(task.files)
         except OSError as error:  # it is as new, so this is not the agent's doing
             raise SandboxLost(f"an empty sandbox does not take its files: {error}") from error
-        self._world = world
-        return world.instruction, {}
+        self._sandbox, self._goal = sandbox, task.goal
+        return task.instruction
 
-    def save(self) -> SavedState | None:
-        """Saves the sandbox's state. Errors: SandboxError."""
-        return api.save(self._sandbox)
-
-    def load(self, seed: int, saved: SavedState) -> bool:
-        """See `agent.api.Environment.load`. Errors: those of `reset`."""
-        world = self._generate(seed)
-        whole = api.load(self._sandbox, saved)
-        self._world = world if whole else None
-        return whole
-
-    def _generate(self, seed: int) -> World:
-        return generate(self._family, require_seed(operator.index(seed), self._split))
-
-    def step(self, action: str) -> Step:
-        """See `tool_steps.play`.
-
-        Raises:
-          SandboxError: the sandbox failed.
-          VerifierError: the outcome could not be judged.
-        """
-        assert self._world is not None, "step needs a reset after the end of an episode"
-        return play(action, self._run, self._judge)
-
-    def close(self) -> None:
-        """Leaves the sandbox open, because the caller owns it."""
-        self._world = None
+    def step(self, reply: str) -> Step:
+        """See `tool_steps.play`."""
+        assert self._goal is not None, "step needs a reset after the end of an episode"
+        return play(reply, self._run, self.grade)
 
     def grade(self, answer: str | None = None) -> float:
-        """The reward of the current state. Without an answer, a task that asks for one earns
-        nothing."""
-        assert self._world is not None, "grade needs a reset after the end of an episode"
-        return self._judge(answer)
+        """Judges the current state. Without an answer, a task that asks for one earns nothing."""
+        assert self._goal is not None, "grade needs a reset after the end of an episode"
+        goal, self._goal = self._goal, None
+        try:
+            return float(verify(goal, self._sandbox, answer))
+        except SandboxError as error:
+            raise VerifierError(f"sandbox failed under the verifier: {error}") from error
+
+    def save(self) -> SavedState | None:
+        """Saves the sandbox's state."""
+        return api.save(self._sandbox)
+
+    def load(self, item: Item, sandbox: Sandbox | None, saved: SavedState) -> bool:
+        """Restores the sandbox's state."""
+        assert sandbox is not None, "a shell task is played in a sandbox"
+        whole = api.load(sandbox, saved)
+        self._sandbox, self._goal = sandbox, _task(item).goal if whole else None
+        return whole
 
     def _run(self, command: str) -> tuple[str, bool]:
         result = self._sandbox.run(command)
         return observation(result), has_failed(result)
 
-    def _judge(self, answer: str | None) -> float:
-        goal, self._world = self._world.goal, None
-        try:
-            return float(verify(goal, self._sandbox, answer))
-        except SandboxError as error:
-            raise VerifierError(f"sandbox failed under the verifier: {error}") from error
+
+def _task(item: Item) -> ShellTask:
+    return generate(item.family, item.seed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from ale_jax.envs.shell.world import Goal, Probe
+from ale_jax.envs.shell.task import Goal, Probe
 from ale_jax.sandbox.api import Sandbox
 
 

@@ -1,16 +1,15 @@
-"""Tasks of terminal-bench as a GEM environment, and the check of a task with its own solution and
-with no action."""
+"""Tasks in terminal-bench's format."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Sequence
-from typing import Any
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from ale_jax.agent.api import NoVerdictError, VerifierError
-from ale_jax.agent.tools import SYSTEM_PROMPT
-from ale_jax.envs.terminal_bench.task import TerminalBenchTask
-from ale_jax.envs.tool_steps import Step, has_failed, observation, play
+from ale_jax.agent.tools import SYSTEM_PROMPT, finish, render_tool_call
+from ale_jax.envs.terminal_bench.task import TerminalBenchTask, read_tasks
+from ale_jax.envs.tool_steps import has_failed, observation, play, script_replies
 from ale_jax.sandbox.api import JudgedSandbox, SandboxError, SandboxLost
 from ale_jax.sandbox.spec import WORK, SandboxSpec
 from ale_jax.sandbox.verify.verifier import (
@@ -21,6 +20,9 @@ from ale_jax.sandbox.verify.verifier import (
     judge,
     pytest_verifier,
 )
+from ale_jax.worlds.api import NoVerdictError, Step, VerifierError, World
+from ale_jax.worlds.finite import Finite, Row, divided
+from ale_jax.worlds.items import Item, Name
 
 APP = "/app"
 # Tests and report have separate file systems, so that an agent that fills its disk cannot prevent
@@ -36,43 +38,70 @@ SPEC = SandboxSpec(
 )
 
 
-class TerminalBenchEnv:
-    """Tasks in a sandbox that the caller owns, started with SPEC. It can be reset any number of
-    times."""
+@dataclasses.dataclass(frozen=True)
+class TaskFolders(Finite):
+    """The tasks in a folder, of which those that their names choose are only evaluated."""
+
+    eval_share: float = 0.2
+
+    def read(self) -> Mapping[str, Mapping[Name, Row]]:
+        """Returns the tasks by split and name. ValueError as `read_tasks`."""
+        tasks = read_tasks(self.folder / self.path)
+        rows: dict[Name, Row] = {task.name: {"task": task} for task in tasks}
+        return divided(rows, {name: str(name).encode() for name in rows}, self.eval_share)
+
+    def digest(self) -> str:
+        """Returns a digest of all files."""
+        digest, folder = hashlib.sha256(), self.folder / self.path
+        for file in sorted(file for file in folder.rglob("*") if file.is_file()):
+            digest.update(f"{file.relative_to(folder)} ".encode() + file.read_bytes())
+        return digest.hexdigest()
+
+
+class TerminalBench(World):
+    """The reward is 1 if all tests pass, and comes at the end."""
 
     system_prompt = SYSTEM_PROMPT
+    role = "tool"
+    is_in_sandbox = True
+    nothing = render_tool_call(finish())
 
-    def __init__(self, tasks: Sequence[TerminalBenchTask], sandbox: JudgedSandbox):
-        """ValueError, with the command that installs it, if the sandbox has no pytest."""
-        if not has_pytest(sandbox):
-            raise ValueError(f"the sandbox has no pytest to judge with: {REMEDY}")
-        self._tasks = tasks
-        self._sandbox = sandbox
+    _sandbox: JudgedSandbox
+
+    def __init__(self, folder: str):
+        """folder: holds the folders of the tasks; its name is that of their family."""
+        self.families = {Path(folder).resolve().name: TaskFolders(folder)}
         self._task: TerminalBenchTask | None = None  # None before a reset and after an episode
 
-    def reset(self, seed: int) -> tuple[str, dict[str, Any]]:
-        """Prepares the sandbox for task number `seed` and returns its instruction.
+    def sandbox(self, item: Item, spec: SandboxSpec) -> SandboxSpec:
+        """Returns SPEC, with image, network and runtime of the run."""
+        return dataclasses.replace(
+            SPEC, image=spec.image, network=spec.network, runtime=spec.runtime
+        )
 
-        Raises:
-          ValueError: there is no such task.
-          SandboxError: the sandbox could not be prepared.
-        """
-        seed = operator.index(seed)
-        if not 0 <= seed < len(self._tasks):
-            raise ValueError(f"seed {seed} is none of the {len(self._tasks)} tasks: take 0 or more")
+    def oracle(self, item: Item) -> Sequence[str]:
+        """Returns the replies of an agent that runs the task's solution."""
+        return script_replies(item["task"].solution, f"{WORK}/solution.sh")
+
+    def reset(self, item: Item, sandbox: JudgedSandbox | None) -> str:
+        """Prepares the sandbox and returns the task's instruction. ValueError, with the command
+        that installs it, if the sandbox has no pytest."""
+        assert sandbox, "a task is played in a sandbox"
+        if not has_pytest(sandbox):
+            raise ValueError(f"the sandbox has no pytest to judge with: {REMEDY}")
+        self._sandbox = sandbox
         self._prepare()
-        self._sandbox.run(f"cd {APP}")
-        self._task = self._tasks[seed]
-        return self._task.instruction, {"task": self._task.name}
+        sandbox.run(f"cd {APP}")
+        self._task = item["task"]
+        return self._task.instruction
 
-    def step(self, action: str) -> Step:
+    def step(self, reply: str) -> Step:
         """See `tool_steps.play`."""
         assert self._task is not None, "step needs a reset after the end of an episode"
-        return play(action, self._run, self.grade)
+        return play(reply, self._run, self.grade)
 
     def grade(self, answer: str | None = None) -> float:
-        """The reward of the current state: 1 if all tests pass, else 0. Ends the episode.
-        answer: no task asks for one.
+        """Returns 1.0 if all tests pass. answer: no task asks for one.
 
         Raises:
           NoVerdictError: the tests have no verdict on this state, but one on the untouched task.
@@ -101,18 +130,3 @@ class TerminalBenchEnv:
                 self._sandbox.replace_directory(directory, {})
         except OSError as error:  # it is as new, so this is not the agent's doing
             raise SandboxLost(f"an empty sandbox takes no directories: {error}") from error
-
-    def solve(self) -> None:
-        """Acts as the oracle: runs the task's solution in the agent's session."""
-        assert self._task is not None, "solve needs a reset"
-        self._sandbox.write({"solution.sh": self._task.solution})
-        self._sandbox.run(f"bash {WORK}/solution.sh", timeout=self._task.agent_seconds)
-
-
-def score(task: TerminalBenchTask, sandbox: JudgedSandbox, oracle: bool) -> float:
-    """The reward of the oracle, or of no action. Errors: SandboxError, those of `grade`."""
-    env = TerminalBenchEnv([task], sandbox)
-    env.reset(0)
-    if oracle:
-        env.solve()
-    return env.grade()

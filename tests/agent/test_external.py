@@ -7,6 +7,9 @@ from ale_jax.config.agent import ExternalAgent
 from ale_jax.records import EpisodeKey, Task
 from ale_jax.sandbox.api import ProcessResult
 from ale_jax.status import Status
+from ale_jax.worlds.api import World
+from ale_jax.worlds.checked import CheckedWorld
+from ale_jax.worlds.items import Item
 
 KEY = EpisodeKey("train", 0, 0, Task("trail", 7, "train"))
 
@@ -25,15 +28,19 @@ class Machine:
         return ProcessResult("17\n", "", 0, False, 0, 1.0)
 
 
-class Env:
+class Told(World):
     def __init__(self, instruction):
         self._instruction = instruction
 
-    def reset(self, seed):
-        return self._instruction, {}
+    def reset(self, item, sandbox):
+        return self._instruction
 
-    def grade(self, answer):
+    def grade(self, answer=None):
         return answer == "17"
+
+
+def checked(world):
+    return CheckedWorld(world, Item("trail", 7, "train"), None)
 
 
 def test_names_in_braces_within_an_instruction_are_the_tasks_own():
@@ -42,7 +49,7 @@ def test_names_in_braces_within_an_instruction_are_the_tasks_own():
     agent = ExternalAgent(
         command=("agent", "--at={url}", "{instruction}", "{x}"), env=(("KEY", "{token}"),)
     )
-    episode = play(Env(instruction), machine, agent, access, KEY)
+    episode = play(checked(Told(instruction)), machine, agent, access, KEY)
     assert (episode.status, episode.reward) == (Status.FINISHED, 1.0)
     assert type(episode.reward) is float
     assert machine.argv == ["agent", "--at=http://127.0.0.1:8900/v1", instruction, "{x}"]
@@ -50,11 +57,11 @@ def test_names_in_braces_within_an_instruction_are_the_tasks_own():
 
 
 def test_a_world_that_cannot_judge_what_a_program_leaves_is_refused():
-    class Ungraded:
-        def reset(self, seed):
-            return "go", {}
+    class Ungraded(World):
+        def reset(self, item, sandbox):
+            return "go"
 
     access = PolicyAccess("http://127.0.0.1:80/v1", "secret")
-    episode = play(Ungraded(), Machine(), ExternalAgent(command=("agent",)), access, KEY)
+    episode = play(checked(Ungraded()), Machine(), ExternalAgent(command=("agent",)), access, KEY)
     assert (episode.status, episode.reward) == (Status.ENV_ERROR, None)
-    assert f"family {KEY.task.family!r}: Ungraded has no method grade" in episode.detail
+    assert f"family {KEY.task.family!r}: its world has no method grade" in episode.detail

@@ -1,49 +1,24 @@
 """The agent loop against a fake environment: what is said, what is counted, how it ends."""
 
+import dataclasses
 import re
 
 import numpy as np
 import pytest
 
 from ale_jax.agent import loop
-from ale_jax.agent.api import Message, NoVerdictError, PolicyError, Reply, VerifierError
-from ale_jax.agent.loop import ScriptedPolicy, play
+from ale_jax.agent.api import PolicyError, Reply
+from ale_jax.agent.loop import ScriptedPolicy
 from ale_jax.config.agent import AgentLimits
 from ale_jax.records import EpisodeKey, Prefix, Task
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
 from ale_jax.status import STATUS_RULES, Status
+from ale_jax.worlds.api import Message, NoVerdictError, VerifierError
+from tests.agent.fake_world import FakeWorld, play
 from tests.rows import each_row
 
 KEY = EpisodeKey("train", 0, 0, Task("trail", 7, "train"))
 LIMITS = AgentLimits(turns=4)
-
-
-class FakeEnv:
-    """Ends with reward 1 on "end", calls "bad" malformed, echoes the rest; fails where told to."""
-
-    system_prompt = "be brief"
-
-    def __init__(self, fail_in="", error=None, grade=0.5):
-        self._fail_in, self._error, self._grade = fail_in, error, grade
-        self.actions = []
-
-    def _maybe_fail(self, where):
-        if where == self._fail_in:
-            raise self._error
-
-    def reset(self, seed):
-        self._maybe_fail("reset")
-        return f"do {seed}", {}
-
-    def step(self, action):
-        self._maybe_fail("step")
-        self.actions.append(action)
-        done = action == "end"
-        return f"saw {action}", float(done), done, False, {"malformed": action == "bad"}
-
-    def grade(self):
-        self._maybe_fail("grade")
-        return self._grade
 
 
 class ListeningPolicy(ScriptedPolicy):
@@ -68,7 +43,7 @@ class StoppingPolicy:
 
 def test_the_policy_hears_each_message_once():
     policy = ListeningPolicy(["a", "b", "end"])
-    play(FakeEnv(), policy, KEY, LIMITS)
+    play(FakeWorld(), policy, KEY, LIMITS)
     assert policy.heard == [
         (Message("system", "be brief"), Message("user", "do 7")),
         (Message("tool", "saw a"),),
@@ -77,32 +52,32 @@ def test_the_policy_hears_each_message_once():
 
 
 def test_finishing_reports_the_reward_and_the_turns():
-    episode = play(FakeEnv(), ScriptedPolicy(["a", "end", "never played"]), KEY, LIMITS)
+    episode = play(FakeWorld(), ScriptedPolicy(["a", "end", "never played"]), KEY, LIMITS)
     assert (episode.status, episode.reward, episode.turns) == (Status.FINISHED, 1.0, 2)
     assert (episode.key, episode.malformed_calls, episode.detail) == (KEY, 0, "")
 
 
 def test_malformed_calls_are_answered_and_counted():
     policy = ListeningPolicy(["bad", "bad", "end"])
-    episode = play(FakeEnv(), policy, KEY, LIMITS)
+    episode = play(FakeWorld(), policy, KEY, LIMITS)
     assert (episode.status, episode.malformed_calls, episode.turns) == (Status.FINISHED, 2, 3)
     assert policy.heard[1] == (Message("tool", "saw bad"),)
 
 
 def test_the_turn_limit_grades_the_state_as_it_stands():
-    env = FakeEnv(grade=0.25)
+    env = FakeWorld(grade=0.25)
     episode = play(env, ScriptedPolicy(list("abcdef")), KEY, LIMITS)
     assert (episode.status, episode.reward, episode.turns) == (Status.TURN_LIMIT, 0.25, 4)
     assert env.actions == list("abcd")
 
 
 def test_a_finish_in_the_last_turn_is_a_finish():
-    episode = play(FakeEnv(), ScriptedPolicy(["a", "b", "c", "end"]), KEY, LIMITS)
+    episode = play(FakeWorld(), ScriptedPolicy(["a", "b", "c", "end"]), KEY, LIMITS)
     assert (episode.status, episode.reward) == (Status.FINISHED, 1.0)
 
 
 def test_a_full_context_grades_without_playing_the_unfinished_reply():
-    env = FakeEnv(grade=0.25)
+    env = FakeWorld(grade=0.25)
     episode = play(env, StoppingPolicy("stop", "context_full"), KEY, LIMITS)
     assert (episode.status, episode.reward, episode.turns) == (Status.TOKEN_LIMIT, 0.25, 1)
     assert env.actions == ["part"]
@@ -110,7 +85,7 @@ def test_a_full_context_grades_without_playing_the_unfinished_reply():
 
 
 def test_a_reply_cut_at_its_length_is_played():
-    env = FakeEnv()
+    env = FakeWorld()
     episode = play(env, StoppingPolicy("length", "context_full", texts=["part", ""]), KEY, LIMITS)
     assert env.actions == ["part"]
     assert episode.cut_replies == (), "it was an action, and nothing was written after it"
@@ -118,13 +93,13 @@ def test_a_reply_cut_at_its_length_is_played():
 
 def test_which_replies_were_cut_before_they_held_a_call_is_told():
     policy = StoppingPolicy(*["stop", "length", "length", "stop"], texts=["bad", "bad", "a", "end"])
-    episode = play(FakeEnv(), policy, KEY, LIMITS)
+    episode = play(FakeWorld(), policy, KEY, LIMITS)
     assert (episode.status, episode.malformed_calls) == (Status.FINISHED, 2)
     assert episode.cut_replies == (1,)
 
 
 def test_a_cut_reply_that_was_judged_is_an_action_at_a_limit():
-    episode = play(FakeEnv(), StoppingPolicy("length", texts=["end"]), KEY, LIMITS)
+    episode = play(FakeWorld(), StoppingPolicy("length", texts=["end"]), KEY, LIMITS)
     assert (episode.status, episode.reward, episode.cut_replies) == (Status.REPLY_LIMIT, 1.0, ())
     limits = [status for status, rule in STATUS_RULES.items() if rule.truncated]
     assert limits == [f"{name}_limit" for name in ("turn", "time", "token", "reply")]
@@ -142,7 +117,7 @@ def test_a_cut_reply_that_was_judged_is_an_action_at_a_limit():
 )
 def test_trouble_has_a_status_and_no_reward(where, error, status):
     replies = ["a"] * LIMITS.turns
-    episode = play(FakeEnv(where, error), ScriptedPolicy(replies), KEY, LIMITS)
+    episode = play(FakeWorld(where, error), ScriptedPolicy(replies), KEY, LIMITS)
     assert (episode.status, episode.reward) == (status, None)
     assert not STATUS_RULES[status].reward_valid
     assert episode.turns == (LIMITS.turns if where == "grade" else 0)
@@ -151,7 +126,7 @@ def test_trouble_has_a_status_and_no_reward(where, error, status):
 
 @each_row("where", ["step", "grade"])
 def test_work_that_keeps_its_verifier_from_a_verdict_has_earned_0(where):
-    env = FakeEnv(where, NoVerdictError("no verdict within 6 s"))
+    env = FakeWorld(where, NoVerdictError("no verdict within 6 s"))
     limits = AgentLimits(turns=4, replay_share=1.0)
     episode = play(env, ScriptedPolicy(["a"] * 4), KEY, limits)
     assert (episode.status, episode.reward) == (Status.NO_VERDICT, 0.0)
@@ -163,17 +138,17 @@ def test_work_that_keeps_its_verifier_from_a_verdict_has_earned_0(where):
 
 
 def test_a_policy_that_does_not_answer_is_a_model_error():
-    episode = play(FakeEnv(), ScriptedPolicy(["a", "bad"]), KEY, LIMITS)
+    episode = play(FakeWorld(), ScriptedPolicy(["a", "bad"]), KEY, LIMITS)
     assert (episode.status, episode.reward) == (Status.MODEL_ERROR, None)
     assert (episode.turns, episode.malformed_calls) == (2, 1)
 
 
 @each_row("where", ["reset", "step", "grade"])
 def test_a_bug_in_a_world_ends_its_episode_and_names_its_line(where):
-    env = FakeEnv(where, KeyError("typo"))
+    env = FakeWorld(where, KeyError("typo"))
     episode = play(env, ScriptedPolicy(["a"] * LIMITS.turns), KEY, LIMITS)
     assert (episode.status, episode.reward) == (Status.ENV_ERROR, None)
-    assert re.fullmatch(r"EnvError: KeyError: 'typo' \(test_loop\.py:\d+\)", episode.detail)
+    assert re.fullmatch(r"WorldError: KeyError: 'typo' \(fake_world\.py:\d+\)", episode.detail)
     rule = STATUS_RULES[Status.ENV_ERROR]
     assert rule.retry and not rule.reward_valid
 
@@ -185,7 +160,7 @@ class BrokenPolicy:
 
 def test_a_bug_of_our_own_is_not_taken_for_trouble():
     with pytest.raises(KeyError):
-        play(FakeEnv(), BrokenPolicy(), KEY, LIMITS)
+        play(FakeWorld(), BrokenPolicy(), KEY, LIMITS)
 
 
 def test_time_in_the_environment_is_told_from_the_rest(monkeypatch):
@@ -198,7 +173,7 @@ def test_time_in_the_environment_is_told_from_the_rest(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(loop, "time", clock)
 
-    class SlowEnv(FakeEnv):
+    class SlowWorld(FakeWorld):
         def step(self, action):
             clock.now += 2.0
             return super().step(action)
@@ -208,19 +183,19 @@ def test_time_in_the_environment_is_told_from_the_rest(monkeypatch):
             clock.now += 5.0
             return super().reply(new_messages)
 
-    episode = play(SlowEnv(), SlowPolicy(["a", "end"]), KEY, LIMITS)
+    episode = play(SlowWorld(), SlowPolicy(["a", "end"]), KEY, LIMITS)
     assert (episode.seconds, episode.env_seconds, episode.policy_seconds) == (14.0, 4.0, 10.0)
     assert episode.verifier_seconds == 2.0  # of the step that ended the episode
 
-    class SlowToGrade(FakeEnv):
-        def grade(self):
+    class SlowToGrade(FakeWorld):
+        def grade(self, answer=None):
             clock.now += 3.0
             return super().grade()
 
     cut = play(SlowToGrade(), SlowPolicy(["a"]), KEY, AgentLimits(turns=1))
     assert (cut.env_seconds, cut.verifier_seconds) == (3.0, 3.0)
 
-    failing = SlowEnv("step", SandboxLost("gone"))
+    failing = SlowWorld("step", SandboxLost("gone"))
     assert play(failing, SlowPolicy(["a"]), KEY, LIMITS).env_seconds == 2.0
 
 
@@ -228,7 +203,7 @@ GIVEN = Prefix(seen=("do 7", "saw a", "saw b"), actions=("a", "b"))
 
 
 def test_text_turns_are_replayed_and_the_policy_goes_on_after_them():
-    env, policy = FakeEnv(), ListeningPolicy(["bad", "end"])
+    env, policy = FakeWorld(), ListeningPolicy(["bad", "end"])
     episode = play(env, policy, KEY, LIMITS, GIVEN)
     assert env.actions == ["a", "b", "bad", "end"]
     told = [
@@ -241,14 +216,14 @@ def test_text_turns_are_replayed_and_the_policy_goes_on_after_them():
 
 
 def test_text_turns_leave_as_many_turns_as_were_left_then():
-    env = FakeEnv()
+    env = FakeWorld()
     episode = play(env, ScriptedPolicy(list("cdef")), KEY, LIMITS, GIVEN)
     assert (episode.status, episode.turns, env.actions) == (Status.TURN_LIMIT, 2, list("abcd"))
 
 
 def test_a_whole_episode_is_replayed_without_a_policy():
     whole = Prefix(seen=("do 7", "saw a"), actions=("a", "end"))
-    episode = play(FakeEnv(), ScriptedPolicy([]), KEY, LIMITS, whole)
+    episode = play(FakeWorld(), ScriptedPolicy([]), KEY, LIMITS, whole)
     assert (episode.status, episode.reward, episode.turns) == (Status.FINISHED, 1.0, 0)
 
 
@@ -264,14 +239,14 @@ def test_a_whole_episode_is_replayed_without_a_policy():
 )
 def test_a_replay_that_leads_elsewhere_is_rejected_before_the_policy_speaks(seen, actions, reason):
     policy = ListeningPolicy(["end"])
-    episode = play(FakeEnv(), policy, KEY, LIMITS, Prefix(seen, actions))
+    episode = play(FakeWorld(), policy, KEY, LIMITS, Prefix(seen, actions))
     assert (episode.status, episode.reward) == (Status.REPLAY_DIVERGED, None)
     assert reason in episode.detail
     assert policy.heard == []
 
 
 def test_an_ending_prefix_without_its_verdict_has_diverged():
-    env = FakeEnv("step", NoVerdictError("late"))
+    env = FakeWorld("step", NoVerdictError("late"))
     prefix = Prefix(seen=("do 7",), actions=("end",))
     episode = play(env, ScriptedPolicy([]), KEY, LIMITS, prefix)
     assert (episode.status, episode.reward) == (Status.REPLAY_DIVERGED, None)
@@ -281,7 +256,7 @@ def test_an_ending_prefix_without_its_verdict_has_diverged():
 def test_illegal_calls_in_a_row_end_the_episode_unjudged():
     limits = AgentLimits(turns=9, malformed_limit=2)
     replies = ["bad", "a", "bad", "bad", "end"]
-    episode = play(FakeEnv(), ScriptedPolicy(replies), KEY, limits)
+    episode = play(FakeWorld(), ScriptedPolicy(replies), KEY, limits)
     assert (episode.status, episode.reward) == (Status.ILLEGAL_CALLS, None)
     assert (episode.turns, episode.malformed_calls) == (4, 3)
     rule = STATUS_RULES[Status.ILLEGAL_CALLS]
@@ -291,12 +266,12 @@ def test_illegal_calls_in_a_row_end_the_episode_unjudged():
 def test_a_test_judges_illegal_calls_like_all_else():
     key = EpisodeKey("eval/final", 0, 0, KEY.task)
     limits = AgentLimits(turns=4, malformed_limit=2)
-    episode = play(FakeEnv(grade=0.0), ScriptedPolicy(["bad"] * 4), key, limits)
+    episode = play(FakeWorld(grade=0.0), ScriptedPolicy(["bad"] * 4), key, limits)
     assert (episode.status, episode.reward) == (Status.TURN_LIMIT, 0.0)
 
 
 def test_without_a_limit_illegal_calls_go_on():
-    episode = play(FakeEnv(), ScriptedPolicy(["bad"] * 4), KEY, LIMITS)
+    episode = play(FakeWorld(), ScriptedPolicy(["bad"] * 4), KEY, LIMITS)
     assert (episode.status, episode.malformed_calls) == (Status.TURN_LIMIT, 4)
 
 
@@ -308,7 +283,7 @@ def test_a_negative_limit_of_illegal_calls_is_refused():
 ALL_TWICE = AgentLimits(turns=4, replay_share=1.0)
 
 
-class ChancyEnv(FakeEnv):
+class ChancyWorld(FakeWorld):
     """What the how-manieth step of its life shows depends on `chance`, and what is graded too;
     a grade of None is no verdict."""
 
@@ -316,24 +291,24 @@ class ChancyEnv(FakeEnv):
         super().__init__()
         self._chance, self._grades = iter(chance), iter(grades)
 
-    def step(self, action):
-        observation, *rest = super().step(action)
-        return observation + next(self._chance), *rest
+    def step(self, reply):
+        step = super().step(reply)
+        return dataclasses.replace(step, observation=step.observation + next(self._chance))
 
-    def grade(self):
+    def grade(self, answer=None):
         if (grade := next(self._grades)) is None:
             raise NoVerdictError("late")
         return grade
 
 
 def test_an_episode_that_is_played_twice_counts_once():
-    env = FakeEnv()
+    env = FakeWorld()
     episode = play(env, ScriptedPolicy(["bad", "end"]), KEY, ALL_TWICE)
     assert env.actions == ["bad", "end", "bad", "end"]
     assert (episode.status, episode.reward) == (Status.FINISHED, 1.0)
     assert (episode.turns, episode.malformed_calls) == (2, 1)
 
-    env = FakeEnv()
+    env = FakeWorld()
     episode = play(env, ScriptedPolicy(["c", "end"]), KEY, ALL_TWICE, GIVEN)
     assert env.actions == ["a", "b", "c", "end"] * 2
     assert (episode.status, episode.turns) == (Status.FINISHED, 2)
@@ -342,10 +317,14 @@ def test_an_episode_that_is_played_twice_counts_once():
 @pytest.mark.parametrize(
     ("env", "actions", "reason"),
     [
-        (ChancyEnv("1112"), ["a", "b", "end"], "before turn 2 the environment showed 'saw a2'"),
-        (ChancyEnv("11111112"), list("abcd"), "before turn 5 the environment showed 'saw d2'"),
-        (ChancyEnv("11111111", (1.0, 0.0)), list("abcd"), "the replay earned 0.0, the episode 1.0"),
-        (ChancyEnv("11111111", (1.0, None)), list("abcd"), "late"),
+        (ChancyWorld("1112"), ["a", "b", "end"], "before turn 2 the environment showed 'saw a2'"),
+        (ChancyWorld("11111112"), list("abcd"), "before turn 5 the environment showed 'saw d2'"),
+        (
+            ChancyWorld("11111111", (1.0, 0.0)),
+            list("abcd"),
+            "the replay earned 0.0, the episode 1.0",
+        ),
+        (ChancyWorld("11111111", (1.0, None)), list("abcd"), "late"),
     ],
 )
 def test_answers_that_differ_the_second_time_reject_the_episode(env, actions, reason):
@@ -357,12 +336,12 @@ def test_answers_that_differ_the_second_time_reject_the_episode(env, actions, re
 
 
 def test_an_episode_without_a_reply_has_nothing_to_be_played_again():
-    episode = play(FakeEnv(grade=0.25), StoppingPolicy("context_full"), KEY, ALL_TWICE)
+    episode = play(FakeWorld(grade=0.25), StoppingPolicy("context_full"), KEY, ALL_TWICE)
     assert (episode.status, episode.reward) == (Status.TOKEN_LIMIT, 0.25)
 
 
 def is_played_twice(key, share):
-    env = FakeEnv()
+    env = FakeWorld()
     play(env, ScriptedPolicy(["end"]), key, AgentLimits(turns=4, replay_share=share))
     return len(env.actions) == 2
 
@@ -379,13 +358,13 @@ def test_the_stated_share_of_training_is_played_twice_and_no_test():
 @each_row("given", [1, True, np.float32(1)])
 def test_a_reward_is_a_float_whatever_number_the_world_gives(given):
     """The journal reads nothing else back."""
-    episode = play(FakeEnv(grade=given), ScriptedPolicy(["a"] * 4), KEY, LIMITS)
+    episode = play(FakeWorld(grade=given), ScriptedPolicy(["a"] * 4), KEY, LIMITS)
     assert type(episode.reward) is float and episode.reward == 1.0
 
 
 @each_row("given", [float("nan"), float("inf"), None, "much", 10**400])
 def test_a_reward_that_is_no_finite_number_is_an_error_of_the_world(given):
-    episode = play(FakeEnv(grade=given), ScriptedPolicy(["a"] * 4), KEY, LIMITS)
+    episode = play(FakeWorld(grade=given), ScriptedPolicy(["a"] * 4), KEY, LIMITS)
     assert (episode.status, episode.reward) == (Status.ENV_ERROR, None)
     assert f"reward {given!r:.80} must be" in episode.detail
 

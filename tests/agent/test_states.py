@@ -1,11 +1,12 @@
 """Which states are kept, and for how long."""
 
 from ale_jax.agent.api import ReachedState, StateMemory
-from ale_jax.agent.loop import ScriptedPolicy, play
+from ale_jax.agent.loop import ScriptedPolicy
 from ale_jax.records import Prefix, Task
 from ale_jax.sandbox.api import SavedState
 from ale_jax.status import Status
-from tests.agent.test_loop import GIVEN, KEY, LIMITS, FakeEnv
+from tests.agent.fake_world import FakeWorld, play
+from tests.agent.test_loop import GIVEN, KEY, LIMITS, ListeningPolicy
 
 
 def key(number):
@@ -13,7 +14,7 @@ def key(number):
 
 
 def state(size):
-    return ReachedState(SavedState(bytes(size), ""), ())
+    return ReachedState(SavedState(bytes(size), ""), (), ())
 
 
 def test_only_what_took_long_and_is_not_known_is_wanted():
@@ -48,7 +49,7 @@ def test_those_not_used_for_longest_make_room():
     assert all(memory.get(key(n)) is None for n in range(4))
 
 
-class SavingEnv(FakeEnv):
+class SavingWorld(FakeWorld):
     """Can be brought back to where its prefix led, unless `loads` is False."""
 
     def __init__(self, loads=True):
@@ -58,22 +59,24 @@ class SavingEnv(FakeEnv):
     def save(self):
         return SavedState(b"after " + "".join(self.actions).encode(), "here")
 
-    def load(self, seed, saved):
-        self.loaded.append((seed, saved.files))
+    def load(self, item, sandbox, saved):
+        self.loaded.append((item.seed, saved.files))
         return self._loads
 
 
 def test_a_slow_prefix_is_replayed_once_and_then_restored():
-    memory, first, second = StateMemory(slow_s=0.0), SavingEnv(), SavingEnv()
-    play(first, ScriptedPolicy(["end"]), KEY, LIMITS, GIVEN, memory)
+    memory, first, second = StateMemory(slow_s=0.0), SavingWorld(), SavingWorld()
+    heard = [ListeningPolicy(["end"]), ListeningPolicy(["end"])]
+    play(first, heard[0], KEY, LIMITS, GIVEN, memory)
     assert (first.actions, first.loaded) == (["a", "b", "end"], [])
-    episode = play(second, ScriptedPolicy(["end"]), KEY, LIMITS, GIVEN, memory)
+    episode = play(second, heard[1], KEY, LIMITS, GIVEN, memory)
+    assert heard[0].heard == heard[1].heard
     assert (second.actions, second.loaded) == (["end"], [(7, b"after ab")])
     assert (episode.status, episode.reward, episode.turns) == (Status.FINISHED, 1.0, 1)
 
 
 def test_a_state_that_cannot_be_restored_is_replayed_and_not_tried_again():
-    memory, envs = StateMemory(slow_s=0.0), [SavingEnv(loads=False) for _ in range(3)]
+    memory, envs = StateMemory(slow_s=0.0), [SavingWorld(loads=False) for _ in range(3)]
     for env in envs:
         play(env, ScriptedPolicy(["end"]), KEY, LIMITS, GIVEN, memory)
         assert env.actions == ["a", "b", "end"]
@@ -83,7 +86,7 @@ def test_a_state_that_cannot_be_restored_is_replayed_and_not_tried_again():
 def test_an_episode_that_its_prefix_ends_is_replayed_each_time_for_its_reward():
     """A state that is restored has no reward."""
     memory, whole = StateMemory(slow_s=0.0), Prefix(("do 7", "saw a"), ("a", "end"))
-    for env in (SavingEnv(), SavingEnv()):
+    for env in (SavingWorld(), SavingWorld()):
         episode = play(env, ScriptedPolicy([]), KEY, LIMITS, whole, memory)
         assert (episode.status, episode.reward) == (Status.FINISHED, 1.0)
         assert (env.actions, env.loaded) == (["a", "end"], [])

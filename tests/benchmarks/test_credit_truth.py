@@ -118,7 +118,7 @@ def test_an_attempt_goes_on_after_its_first_turns():
 
 def test_attempts_are_measured_and_credited_also_where_all_outcomes_are_equal(monkeypatch):
     values = smoke.get_config()
-    values.worlds.update(train_families=("countdown3",), held_out_families=())
+    values.worlds.update(train=({"world": "countdown", "families": ("countdown3",)},), held_out=())
     values.update(agent={"turns": 1}, eval={"held_out_tasks": 0})
     config = checked_config(values.to_dict())
     words = [{"role": "user", "content": "What is 1 + 2? The answer is 3."}] * 10

@@ -13,6 +13,7 @@ import pytest
 from ale_jax.config.run import RunConfig
 from ale_jax.monitor.evaluations import wilson_interval
 from ale_jax.system.checks import checked_config
+from ale_jax.worlds.schedule import Schedule
 from benchmarks.experiments import __main__ as experiments
 from benchmarks.experiments.catalogue import EXPERIMENTS
 from benchmarks.experiments.figures import (
@@ -47,8 +48,9 @@ def test_no_vault_is_demonstrated():
     config = checked_config(
         importlib.import_module("ale_jax.configs.experiments.vault").get_config().to_dict()
     )
-    assert config.worlds.train_families == ("vault",)
-    assert [domain.families for domain in config.demonstrated] == [("trek",)]
+    schedule = Schedule.of(config)
+    assert schedule.train_families == ("vault",)
+    assert schedule.families.of(*schedule.demonstrated) == ("trek",)
 
 
 @each_row(
@@ -64,7 +66,7 @@ def test_no_vault_is_demonstrated():
 def test_corridors_are_chosen_by_place_depth_and_algorithm(variant, family, algorithm, turns):
     module = importlib.import_module("ale_jax.configs.experiments.corridor")
     config = checked_config(module.get_config(variant).to_dict())
-    assert config.worlds.train_families == (family,)
+    assert Schedule.of(config).train_families == (family,)
     assert (config.algo.name, config.agent.turns) == (algorithm, turns)
     assert config.engine.max_sequence_length >= 32 * turns
 

@@ -8,7 +8,6 @@ import pytest
 
 from ale_jax.agent.loop import ScriptedPolicy, play
 from ale_jax.config.agent import AgentLimits
-from ale_jax.envs.registry import kind_of, make_env
 from ale_jax.records import EpisodeKey
 from ale_jax.sandbox.api import SandboxLost, SandboxStartError
 from ale_jax.sandbox.cgroups import Owner
@@ -20,6 +19,7 @@ from benchmarks.sandbox.bare_docker import run_flags
 from benchmarks.sandbox.findings import Figure, Sample, Trial, timed_ms
 from benchmarks.sandbox.plan import QUICK, SPEC
 from benchmarks.sandbox.summary import BARS, REQUIRED, Bar, figures_of, overall
+from tests.played_worlds import family_of
 
 pytestmark = pytest.mark.slow
 
@@ -227,8 +227,10 @@ def test_a_sandbox_that_an_attack_ends_is_replaced_and_counted(runtime):
 def test_an_oracle_that_does_not_earn_1_is_counted(runtime, monkeypatch):
     def play_nothing(box, task):
         key = EpisodeKey("eval", 0, 0, task)
-        policy = ScriptedPolicy([kind_of(task.family).nothing])
-        return play(make_env(task, box), policy, key, AgentLimits(turns=1)), None
+        policy = ScriptedPolicy([family_of(task.family).world.nothing])
+        return play(
+            family_of(task.family).checked(task, box), policy, key, AgentLimits(turns=1)
+        ), None
 
     monkeypatch.setattr(hostile, "play_oracle", play_nothing)
     with hostile.Reused(runtime) as reused:

@@ -22,6 +22,6 @@ def make_turn(prompt, action, reward=0.0, version=0):
 
 
 def make_trajectory(group, member, turns=(), status=Status.FINISHED, reward=1.0, start_version=0):
-    key = EpisodeKey("train", group, member, Task("fake", seed=group, split="train"))
+    key = EpisodeKey("train", group, member, Task("fake", group, "train"))
     episode = Episode(key, status, reward, len(turns), 0, seconds=1.0, env_seconds=0.5)
     return Trajectory(episode, tuple(turns), start_version)

@@ -3,9 +3,7 @@
 import itertools
 
 import numpy as np
-import pytest
 
-from ale_jax.config.worlds import Domain
 from ale_jax.data.mixing import mix, mixing_order, place
 from tests.rows import each_row
 
@@ -54,12 +52,3 @@ def test_a_lone_pool_has_the_order_of_seed_and_epoch():
     drawn = list(itertools.islice(mix([range(10)], (1,), seed=5), 20))
     epochs = [np.random.default_rng([5, epoch]).permutation(10) for epoch in (0, 1)]
     np.testing.assert_array_equal(drawn, np.concatenate(epochs))
-
-
-@pytest.mark.parametrize(
-    ("families", "ratio", "answer"),
-    [((), 1, "domain 'x' has no families"), (("trail",), 0, "ratio 0 must be at least 1")],
-)
-def test_a_domain_that_cannot_be_is_refused(families, ratio, answer):
-    with pytest.raises(ValueError, match=answer):
-        Domain("x", families, ratio)

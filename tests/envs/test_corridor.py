@@ -15,8 +15,8 @@ from ale_jax.envs.corridor.rooms import (
     oracle,
     parse,
 )
-from ale_jax.envs.registry import kind_of
 from ale_jax.envs.shell.words import WORDS
+from tests.played_worlds import family_of
 from tests.rows import each_row
 
 SEEDS = range(60)
@@ -59,7 +59,7 @@ def test_a_name_holds_the_settings(family, corridor):
     ],
 )
 def test_a_malformed_name_is_refused(family, reason):
-    for refuses in (parse, kind_of, lambda name: generate(name, 0)):
+    for refuses in (parse, family_of, lambda name: generate(name, 0)):
         with pytest.raises(ValueError, match=re.escape(reason)):
             refuses(family)
 

@@ -14,6 +14,9 @@ from ale_jax.config.agent import AgentLimits
 from ale_jax.envs.gem.game import GameError, GemGame, known_games
 from ale_jax.envs.serve import worlds
 from ale_jax.records import EpisodeKey, Status, Task
+from ale_jax.worlds.checked import CheckedWorld
+from ale_jax.worlds.gym import GymWorld
+from ale_jax.worlds.items import Item
 
 pytestmark = pytest.mark.heavy
 
@@ -71,10 +74,19 @@ class Bisects:
         return Reply(f"\\boxed{{{self._guess}}}", "stop")
 
 
+class Guess(GymWorld):
+    def __init__(self, python):
+        self._python = python
+
+    def make(self, item):
+        return GemGame("game:GuessTheNumber-v0-easy", self._python)
+
+
 def test_a_game_is_played_by_the_loop_as_it_is(python):
     """It has no more than GEM's contract: no grade, no prompt, and rewards below 0."""
     key, limits = EpisodeKey("train", 0, 0, Task("guess", 7, "train")), AgentLimits(turns=4)
-    game = GemGame("game:GuessTheNumber-v0-easy", python)
+    guess = Guess(python)
+    game = CheckedWorld(guess, Item("guess", 7, "train"), None)
     try:
         won = play(game, Bisects(), key, limits)
         assert (won.status, won.reward) == (Status.FINISHED, 1.0)
@@ -84,7 +96,7 @@ def test_a_game_is_played_by_the_loop_as_it_is(python):
         cut = play(game, Bisects(), key, AgentLimits(turns=1))
         assert (cut.status, cut.reward) == (Status.TURN_LIMIT, 0.0)
     finally:
-        game.close()
+        guess.close()
 
 
 def test_the_games_that_need_no_network_are_known(python):

@@ -1,31 +1,20 @@
-"""Every family is found by its name, and its oracle is paid."""
+"""The oracles of our worlds are paid, those that err as well."""
 
 import pytest
 
 from ale_jax.agent.tools import bash, finish
-from ale_jax.envs.registry import all_families, kind_of, make_env, needs_sandbox
 from ale_jax.envs.shell.families import FAMILIES, generate
 from ale_jax.envs.shell.noisy_oracle import noisy
-from ale_jax.envs.transcripts import demonstration, play_oracle
 from ale_jax.records import Task
-
-
-def test_every_family_stands_in_one_kind():
-    names = all_families()
-    assert len(set(names)) == len(names)
-    assert {"trail", "vault", "countdown3"} <= set(names)
-    assert {"corridor-late3", "corridor-early3"} <= set(names)
-    assert kind_of("corridor-depth8-all-retries") is kind_of("corridor-late3")
-    with pytest.raises(ValueError, match="family 'chess' is unknown: choose one of trail"):
-        kind_of("chess")
+from tests.played_worlds import OurWorlds, demonstration, family_of, play_oracle
 
 
 def test_countdown_needs_no_sandbox_and_is_played_without_one():
-    task = Task("countdown3", 5, "train")
-    assert not needs_sandbox(task) and needs_sandbox(Task("trail", 5, "train"))
+    task, worlds = Task("countdown3", 5, "train"), OurWorlds()
+    assert worlds.sandbox(task) is None and worlds.sandbox(Task("trail", 5, "train"))
     transcript = demonstration(None, task)
     assert [m.role for m in transcript.messages] == ["system", "user", "assistant"]
-    assert transcript.messages[0].content == make_env(task, None).system_prompt
+    assert transcript.messages[0].content == family_of("countdown3").world.system_prompt
     assert transcript.failed == (False,)
 
 

@@ -3,18 +3,18 @@
 import pytest
 
 from ale_jax.agent.tools import bash, finish, render_tool_call
-from ale_jax.envs.shell.env import ShellEnv
 from ale_jax.envs.shell.families import FAMILIES, generate
+from ale_jax.envs.shell.task import Goal
 from ale_jax.envs.shell.verifier import verify
-from ale_jax.envs.shell.world import Goal
 from ale_jax.sandbox.api import ExecResult
+from tests.played_worlds import Played
 
 SEED = 1
 
 
 def outcome(sandbox, family, *calls) -> float:
     """The reward of the calls; the last one finishes."""
-    env = ShellEnv(family, sandbox, "train")
+    env = Played(family, sandbox)
     env.reset(SEED)
     for call in calls:
         _, reward, terminated, _, _ = env.step(render_tool_call(call))
@@ -36,7 +36,7 @@ def test_the_oracle_earns_1_and_doing_nothing_0(sandbox, family):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_sandbox_holds_the_files_of_the_world_alone(sandbox, family):
-    env = ShellEnv(family, sandbox, "train")
+    env = Played(family, sandbox)
     env.reset(SEED)
     seen = env.step(render_tool_call(bash("find . -type f -printf '%P\\n'")))[0]
     assert sorted(seen.split()) == sorted(generate(family, SEED).files)

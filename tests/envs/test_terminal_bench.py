@@ -4,19 +4,21 @@ import json
 
 import pytest
 
-from ale_jax.agent.api import NoVerdictError, VerifierError
 from ale_jax.agent.loop import ScriptedPolicy, play
 from ale_jax.agent.tools import bash, finish, render_tool_call
 from ale_jax.config.agent import AgentLimits
 from ale_jax.envs.terminal_bench import env as world
-from ale_jax.envs.terminal_bench import validate
-from ale_jax.envs.terminal_bench.env import SPEC, TerminalBenchEnv, score
+from ale_jax.envs.terminal_bench.env import SPEC, TaskFolders, TerminalBench
 from ale_jax.envs.terminal_bench.task import read_task
+from ale_jax.launch import main
 from ale_jax.records import EpisodeKey, Task
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import WORK
 from ale_jax.sandbox.verify.verifier import REMEDY, has_pytest
 from ale_jax.status import Status
+from ale_jax.worlds.api import NoVerdictError, VerifierError
+from ale_jax.worlds.checked import CheckedWorld
+from ale_jax.worlds.items import Item
 from tests.envs.task_folders import SOLUTION, TASK, write_task
 from tests.runtimes import PROBES, play_on
 
@@ -52,35 +54,54 @@ def task_of(folder, changes=None):
     return read_task(write_task(folder / "seven", changes))
 
 
-def act(env, *calls) -> tuple[list[str], float]:
+def item_of(task):
+    return Item("tasks", task.name, "train", {"task": task})
+
+
+def begun(task, box):
+    """The world of a task after its reset, and the instruction."""
+    world = TerminalBench("tasks")
+    return world, world.reset(item_of(task), box)
+
+
+def solved(task, box):
+    """Plays the task's solution."""
+    env, _ = begun(task, box)
+    for reply in env.oracle(item_of(task)):
+        env.step(reply)
+
+
+def act(world, *calls) -> tuple[list[str], float]:
     """What is observed, and the reward of the last call, which ends the episode."""
-    steps = [env.step(render_tool_call(call)) for call in calls]
-    assert [terminated for _, _, terminated, _, _ in steps] == [False] * (len(steps) - 1) + [True]
-    return [observation for observation, *_ in steps], steps[-1][1]
+    steps = [world.step(render_tool_call(call)) for call in calls]
+    assert [step.done for step in steps] == [False] * (len(steps) - 1) + [True]
+    return [step.observation for step in steps], steps[-1].reward
 
 
 @pytest.mark.heavy
 def test_the_oracle_earns_1_and_doing_nothing_0(box, tmp_path):
-    task = task_of(tmp_path)
-    assert score(task, box, oracle=True) == 1.0
-    assert score(task, box, oracle=False) == 0.0
+    env, _ = begun(task_of(tmp_path), box)
+    replies = env.oracle(item_of(task_of(tmp_path)))
+    assert [env.step(reply).reward for reply in replies] == [0.0, 0.0, 1.0]
+    env, _ = begun(task_of(tmp_path), box)
+    assert env.grade() == 0.0
 
 
 def test_an_episode_by_tool_calls(box, tmp_path):
-    env = TerminalBenchEnv([task_of(tmp_path)], box)
-    instruction, info = env.reset(0)
-    assert (instruction[:16], info) == ("Write a function", {"task": "seven"})
+    task = task_of(tmp_path)
+    env, instruction = begun(task, box)
+    assert instruction[:16] == "Write a function"
     seen, reward = act(env, bash("pwd; id -un; ls -A /app /tests /logs/verifier"), finish())
     assert seen[0] == "/app\nroot\n/app:\n\n/logs/verifier:\n\n/tests:" and reward == 0.0
-    env.reset(0)
+    env.reset(item_of(task), box)
     assert act(env, bash(SOLUTION), finish()) == (["(no output)", ""], 1.0)
 
 
 def test_an_episode_leaves_nothing_for_the_next(box, tmp_path):
-    env = TerminalBenchEnv([task_of(tmp_path)], box)
-    env.reset(0)
+    task = task_of(tmp_path)
+    env, _ = begun(task, box)
     act(env, bash(f"{SOLUTION} touch /tests/x /logs/verifier/x {WORK}/x /tmp/x"), finish())
-    env.reset(0)
+    env.reset(item_of(task), box)
     seen, reward = act(
         env, bash("find /app /tests /logs/verifier /work /tmp -mindepth 1"), finish()
     )
@@ -88,12 +109,13 @@ def test_an_episode_leaves_nothing_for_the_next(box, tmp_path):
 
 
 def test_the_loop_plays_it_and_work_that_prevents_its_verdict_has_failed(box, tmp_path):
-    env = TerminalBenchEnv([task_of(tmp_path, SHORT)], box)
-    key = EpisodeKey("eval", 0, 0, Task("terminal_bench", 0, "eval"))
+    task = task_of(tmp_path, SHORT)
+    key = EpisodeKey("eval", 0, 0, Task("tasks", task.name, "train"))
 
     def played(*calls):
         policy = ScriptedPolicy([render_tool_call(call) for call in calls])
-        return play(env, policy, key, AgentLimits(turns=len(calls)))
+        world = CheckedWorld(TerminalBench("tasks"), item_of(task), box)
+        return play(world, policy, key, AgentLimits(turns=len(calls)))
 
     right = played(bash(SOLUTION), finish())
     assert (right.status, right.reward) == (Status.FINISHED, 1.0)
@@ -107,82 +129,89 @@ def test_the_loop_plays_it_and_work_that_prevents_its_verdict_has_failed(box, tm
 
 
 def test_text_that_is_no_call_is_answered(box, tmp_path):
-    env = TerminalBenchEnv([task_of(tmp_path)], box)
-    env.reset(0)
-    observation, reward, terminated, truncated, info = env.step("hello")
-    assert observation.startswith("error: ") and info == {"malformed": True, "failed": True}
-    assert (reward, terminated, truncated) == (0.0, False, False)
+    env, _ = begun(task_of(tmp_path), box)
+    step = env.step("hello")
+    assert step.observation.startswith("error: ") and step.malformed and step.failed
+    assert (step.reward, step.done) == (0.0, False)
 
 
-@pytest.mark.parametrize("seed", [-1, 1])
-def test_a_seed_without_a_task_is_refused(box, tmp_path, seed):
-    env = TerminalBenchEnv([task_of(tmp_path)], box)
-    with pytest.raises(ValueError, match="none of the 1 tasks"):
-        env.reset(seed)
+def test_a_folder_of_tasks_is_a_family_whose_splits_their_names_choose(tmp_path):
+    for number in range(20):
+        write_task(tmp_path / f"task{number}")
+    items = TerminalBench(str(tmp_path)).families[tmp_path.name]
+    assert items == TaskFolders(str(tmp_path))
+    names = {s: set(items.read()[s]) for s in ("train", "eval")}
+    assert len(names["train"] | names["eval"]) == 20 and not names["train"] & names["eval"]
+    assert 0 < items.count("eval") < 10
+    found = items.find("f", items.evaluation(0, 0), "eval")
+    assert found["task"].instruction.startswith("Write a function")
+    before = items.digest()
+    (tmp_path / "task3" / "task.yaml").write_text(TASK.replace("Write", "Make"))
+    assert items.digest() != before
 
 
 def test_a_sandbox_without_pytest_is_refused_with_the_line_to_type(box, tmp_path, monkeypatch):
     monkeypatch.setattr(world, "has_pytest", lambda sandbox: False)
     with pytest.raises(ValueError, match="type: apt-get install python3-pytest"):
-        TerminalBenchEnv([task_of(tmp_path)], box)
+        begun(task_of(tmp_path), box)
 
 
 def test_a_missing_verdict_is_the_agents_fault_unless_the_tests_never_have_one(box, tmp_path):
     with pytest.raises(NoVerdictError, match="task seven: no report"):
-        score(task_of(tmp_path, ENDS_PYTEST), box, oracle=True)
+        solved(task_of(tmp_path, ENDS_PYTEST), box)
     with pytest.raises(VerifierError, match=r"task seven: no report.*none of the untouched task"):
-        score(task_of(tmp_path, NEVER_JUDGES), box, oracle=True)
+        solved(task_of(tmp_path, NEVER_JUDGES), box)
 
 
-def run(runtime, folder, capsys, *options) -> tuple[int, dict, str]:
-    """Exit code, last line and all output of the command."""
-    code = validate.main([str(folder), f"--runtime={runtime.name}", *options])
-    printed = capsys.readouterr().out
-    return code, json.loads(printed.splitlines()[-1]), printed
+def validated(runtime, folder, capsys) -> tuple[int, dict]:
+    """Returns the exit code and what is told of the tasks in `folder`."""
+    world = {"world": "terminal_bench", "options": {"folder": str(folder)}}
+    options = (f"--world={world}", f"--runtime={runtime.name}", "--workers=2", "--json")
+    code = main(["ale-jax", "validate", *options])
+    return code, json.loads(capsys.readouterr().out)[folder.name]
 
 
 @pytest.mark.heavy
 def test_sound_tasks_are_found_sound(runtime, box, tmp_path, capsys):
     for name in ("1", "2", "3"):
         write_task(tmp_path / name)
-    write_task(tmp_path / "bad", HOPELESS)
-    code, told, printed = run(runtime, tmp_path, capsys, "--exclude=bad", "--workers=2")
-    assert code == 0
-    assert [told[key] for key in ("tasks", "oracle", "nop", "no_verdict")] == [3, 3, 0, 0]
-    assert told["runtime"] == runtime.name and 0 < told["episode_s_p50"] <= told["episode_s_p95"]
-    assert len(printed.splitlines()) == 5 and "UNSOUND" not in printed
+    code, told = validated(runtime, tmp_path, capsys)
+    assert (code, told["faults"]) == (0, [])
+    assert [told[key] for key in ("items", "oracle", "nothing")] == [3, 3, 0]
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(
-    ("changes", "counts"),
-    [(FREE, [1, 1, 1, 0]), (HOPELESS, [1, 0, 0, 0]), (ENDS_PYTEST, [1, 0, 0, 1])],
+    ("changes", "counts", "fault"),
+    [
+        (FREE, [1, 1, 1], "doing nothing earns 1"),
+        (HOPELESS, [1, 0, 0], "the oracle earns 0"),
+        (ENDS_PYTEST, [1, 0, 0], "the oracle earns 0"),
+    ],
     ids=["free", "hopeless", "without verdict"],
 )
-def test_an_unsound_task_is_found_out(runtime, box, tmp_path, capsys, changes, counts):
+def test_an_unsound_task_is_found_out(runtime, box, tmp_path, capsys, changes, counts, fault):
     write_task(tmp_path / "bad", changes)
-    code, told, printed = run(runtime, tmp_path, capsys)
-    assert code == 1 and "UNSOUND" in printed
-    assert [told[key] for key in ("tasks", "oracle", "nop", "no_verdict")] == counts
-
-
-@pytest.mark.parametrize(
-    ("options", "fault"),
-    [
-        (["--workers=0"], "--workers 0 must be at least 1"),
-        (["--exclude=nobody"], "tasks nobody are excluded"),
-        (["--runtime=podman"], "'podman' must be one of"),
-    ],
-)
-def test_a_mistake_on_the_command_line_is_named(tmp_path, capsys, options, fault):
-    write_task(tmp_path / "1")
-    with pytest.raises(SystemExit) as end:
-        validate.main([str(tmp_path), *options])
-    assert end.value.code == 2 and fault in capsys.readouterr().err
+    code, told = validated(runtime, tmp_path, capsys)
+    assert code == 1 and fault in told["faults"][0]["fault"]
+    assert [told[key] for key in ("items", "oracle", "nothing")] == counts
 
 
 def test_a_damaged_folder_is_named(tmp_path, capsys):
     write_task(tmp_path / "seven", {"solution.sh": None})
-    with pytest.raises(SystemExit) as end:
-        validate.main([str(tmp_path)])
-    assert end.value.code == 2 and "/seven: solution.sh is missing" in capsys.readouterr().err
+    world = {"world": "terminal_bench", "options": {"folder": str(tmp_path)}}
+    assert main(["ale-jax", "validate", f"--world={world}"]) == 2
+    assert "/seven: solution.sh is missing" in capsys.readouterr().err
+
+
+def test_a_solution_of_any_size_is_run(box, tmp_path):
+    """A long one comes in parts; one that is no text, or has no last line, byte by byte."""
+    short = f"{SOLUTION}\n"
+    filler = "# \N{SNOWMAN}\n" * 20_000
+    for solution in (short, short.rstrip("\n"), f"{filler}{short}", f"END_OF_SCRIPT\n{short}"):
+        task = task_of(tmp_path, {"solution.sh": solution})
+        world = CheckedWorld(TerminalBench(str(tmp_path)), item_of(task), box)
+        replies = TerminalBench(str(tmp_path)).oracle(item_of(task))
+        key = EpisodeKey("eval", 0, 0, Task("tasks", task.name, "train"))
+        episode = play(world, ScriptedPolicy(replies), key, AgentLimits(turns=len(replies)))
+        assert (episode.status, episode.reward) == (Status.FINISHED, 1.0)

@@ -2,7 +2,7 @@
 
 import re
 
-from ale_jax.envs.shell import world
+from ale_jax.envs.shell import task
 from ale_jax.envs.shell.families import FAMILIES, generate
 from ale_jax.envs.shell.words import WORDS
 
@@ -18,7 +18,7 @@ def test_no_word_is_a_part_of_another():
 
 def test_no_drawn_word_hits_a_fixed_one(monkeypatch):
     """Fixed are the words of instructions, tools, commands, keys and marks: what stays small."""
-    monkeypatch.setattr(world, "WORDS", tuple(word.upper() for word in WORDS))
+    monkeypatch.setattr(task, "WORDS", tuple(word.upper() for word in WORDS))
     texts = [_all_text(generate(family, seed)) for family in FAMILIES for seed in range(20)]
     fixed = set(re.findall("[a-z]+", " ".join(texts))) | {"failed"}
     assert {"next", "follow", "grep", "echo", "cat", "sed", "finish", "passed"} <= fixed

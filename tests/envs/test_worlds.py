@@ -18,7 +18,7 @@ from ale_jax.envs.shell.families import (
     generate,
 )
 from ale_jax.envs.shell.words import WORDS
-from ale_jax.envs.splits import SPLITS
+from ale_jax.worlds.items import SEEDS
 from tests.rows import each_row
 
 EVERY_FAMILY = each_row("family", FAMILIES)
@@ -98,7 +98,7 @@ def test_every_wording_is_used(family):
 
 
 def test_the_splits_share_no_seed_and_the_families_no_role():
-    assert SPLITS["train"].stop == SPLITS["eval"].start == 2**30
+    assert SEEDS["train"].stop == SEEDS["eval"].start == 2**30
     roles = (TRAIN_FAMILIES, HELD_OUT_FAMILIES, LONG_FAMILIES)
     assert sorted(family for role in roles for family in role) == sorted(FAMILIES)
     assert list(map(len, roles)) == [9, 2, 2]

@@ -46,8 +46,8 @@ sys.exit(code)
 # Tasks without sandboxes, and no warm start.
 TINY = (
     "--config=configs/smoke.py",
-    "--config.worlds.train_families=('countdown3',)",
-    "--config.worlds.held_out_families=()",
+    "--config.worlds.train=({'world':'countdown','families':('countdown3',)},)",
+    "--config.worlds.held_out=()",
     "--config.eval.held_out_tasks=0",
     "--config.warm_start.max_steps=0",
     "--config.rl.steps=1000",

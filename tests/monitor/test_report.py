@@ -128,7 +128,7 @@ def test_groups_that_were_dropped_are_listed_if_there_are_any(tmp_path):
     with EventLog(tmp_path) as events:
         for group in range(MAX_DROPPED + 2):
             fields = {"reason": "failed", "family": "count", "statuses": "8 sandbox_lost"}
-            events.record("group_dropped", "", group=1000 + group, seed=4242, **fields)
+            events.record("group_dropped", "", group=1000 + group, item=4242, **fields)
         events.record("group_dropped", "by another version")
     table = page(tmp_path).text.partition("Dropped groups")[2].partition("Events")[0]
     assert f"the last {MAX_DROPPED}" in table
@@ -140,7 +140,7 @@ def test_a_group_that_is_played_again_is_not_listed_as_dropped(tmp_path):
     write_run(tmp_path)
     with EventLog(tmp_path) as events:
         for group in (31, 32):
-            events.record("group_dropped", "", group=group, family="count", seed=8000 + group)
+            events.record("group_dropped", "", group=group, family="count", item=8000 + group)
         events.record("group_reopened", "", group=32)
     table = page(tmp_path).text.partition("Dropped groups")[2].partition("Events")[0]
     assert "8031" in table and "8032" not in table
@@ -221,12 +221,12 @@ def test_the_command_writes_only_to_the_folder_of_a_run(tmp_path, capsys, conten
 
 
 def test_a_success_and_a_failure_of_one_group_come_first():
-    late = dataclasses.replace(SOLVED, step=199, seed=1)
+    late = dataclasses.replace(SOLVED, step=199, item=1)
     assert choose([FAILED, SOLVED, OTHER, late]) == [SOLVED, FAILED, OTHER]
 
 
 def test_without_such_a_group_the_latest_of_each_outcome_comes():
-    lonely = dataclasses.replace(FAILED, seed=1)
+    lonely = dataclasses.replace(FAILED, item=1)
     assert choose([lonely, SOLVED]) == [SOLVED, lonely]
     assert choose([SOLVED]) == [SOLVED]
     assert choose([]) == []

@@ -4,43 +4,55 @@ import dataclasses
 
 import pytest
 
-from ale_jax.agent.api import VerifierError
 from ale_jax.agent.loop import ScriptedPolicy
 from ale_jax.config.agent import AgentLimits
 from ale_jax.records import EpisodeKey, Task
 from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
+from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.status import Status
+from ale_jax.worlds.api import Step, VerifierError, World
+from ale_jax.worlds.checked import CheckedWorld
+from ale_jax.worlds.items import Item
 
 KEY = EpisodeKey("train", 0, 0, Task("count", 1, "train"))
 TALK = "talk"  # a family whose environment needs no sandbox
 
 
 class FakeSandbox:
-    def __init__(self):
-        self.closed = False
+    def __init__(self, spec):
+        self.spec, self.closed = spec, False
 
     def close(self):
         self.closed = True
 
 
-class FakeEnv:
-    """Ends at its first step, as told by the action: "lose" loses the sandbox, "bug" is one."""
+class FakeWorld(World):
+    """Ends at its first step, as told by the reply: "lose" loses the sandbox, "bug" is one."""
 
-    system_prompt = ""
+    def reset(self, item, sandbox):
+        return "do it"
 
-    def __init__(self, task, sandbox):
-        assert (sandbox is None) if task.family == TALK else not sandbox.closed
-
-    def reset(self, seed):
-        return "do it", {}
-
-    def step(self, action):
-        if action == "lose":
+    def step(self, reply):
+        if reply == "lose":
             raise SandboxLost("gone")
-        if action == "bug":
+        if reply == "bug":
             raise ZeroDivisionError
-        return "", 1.0, True, False, {"malformed": False}
+        return Step(reward=1.0, done=True)
+
+
+class FakeWorlds:
+    """Tasks need a sandbox of their item's name, but for those of TALK."""
+
+    def sandbox(self, task):
+        return None if task.family == TALK else SandboxSpec(image=f"image{task.item}")
+
+    def turns(self, task):
+        return 0
+
+    def open(self, task, sandbox):
+        assert (sandbox is None) if task.family == TALK else not sandbox.closed
+        return CheckedWorld(FakeWorld(), Item(task.family, task.item, task.split), sandbox)
 
 
 class Machines:
@@ -49,13 +61,13 @@ class Machines:
     def __init__(self):
         self.made = []
 
-    def start(self):
-        self.made.append(FakeSandbox())
+    def start(self, spec):
+        self.made.append(FakeSandbox(spec))
         return self.made[-1]
 
 
 def runner_on(start):
-    return EpisodeRunner(start, FakeEnv, lambda task: task.family != TALK, AgentLimits(turns=1))
+    return EpisodeRunner(start, FakeWorlds(), AgentLimits(turns=1))
 
 
 def test_a_sandbox_serves_one_episode_after_the_other():
@@ -65,6 +77,17 @@ def test_a_sandbox_serves_one_episode_after_the_other():
     assert [p.episode.reward for p in played] == [1.0] * 3
     assert [(p.sandboxes_up, p.sandboxes_restarted) for p in played] == [(1, 0)] * 3
     assert len(machines.made) == 1
+
+
+def test_a_task_gets_a_sandbox_of_its_own_kind_and_those_of_others_make_way():
+    machines = Machines()
+    runner = runner_on(machines.start)
+    for item in (1, 2, 2, 1):
+        key = dataclasses.replace(KEY, task=Task("count", item, "train"))
+        played = runner.play(key, ScriptedPolicy(["win"]))
+        assert (played.sandboxes_up, played.sandboxes_restarted) == (1, 0)
+    assert [sandbox.spec.image for sandbox in machines.made] == ["image1", "image2", "image1"]
+    assert [sandbox.closed for sandbox in machines.made] == [True, True, False]
 
 
 def test_a_task_that_needs_no_sandbox_has_none_started():
@@ -86,7 +109,7 @@ def test_a_lost_sandbox_is_replaced():
 
 
 def test_a_sandbox_that_does_not_start_is_a_status():
-    def refuse():
+    def refuse(spec):
         raise SandboxStartError("no more memory")
 
     played = runner_on(refuse).play(KEY, ScriptedPolicy([]))
@@ -106,10 +129,11 @@ def test_a_bug_in_a_world_is_a_status_and_its_sandbox_not_used_again():
 
 @pytest.mark.parametrize("error", [LookupError, VerifierError, SandboxError])
 def test_a_world_that_cannot_be_made_is_a_status(error):
-    def refuse(task, sandbox):
-        raise error("no such world")
+    class Refusing(FakeWorlds):
+        def open(self, task, sandbox):
+            raise error("no such world")
 
-    runner = EpisodeRunner(Machines().start, refuse, lambda task: True, AgentLimits(turns=1))
+    runner = EpisodeRunner(Machines().start, Refusing(), AgentLimits(turns=1))
     played = runner.play(KEY, ScriptedPolicy([]))
     assert (played.episode.status, played.sandboxes_up) == (Status.ENV_ERROR, 0)
     assert f"{error.__name__}: no such world" in played.episode.detail
@@ -140,9 +164,9 @@ def test_a_cancelled_episode_frees_its_sandbox():
 def test_an_episode_that_is_cancelled_while_its_sandbox_starts_does_not_begin():
     machines = Machines()
 
-    def start():
+    def start(spec):
         runner.cancel(KEY)
-        return machines.start()
+        return machines.start(spec)
 
     runner = runner_on(start)
     played = runner.play(KEY, ScriptedPolicy(["win"]))

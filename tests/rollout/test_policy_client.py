@@ -9,7 +9,7 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from ale_jax.agent.api import Message, PolicyError, Reply
+from ale_jax.agent.api import PolicyError, Reply
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.custody.token_tree import TokenTree
 from ale_jax.gateway.episode import GatewayEpisode
@@ -19,6 +19,7 @@ from ale_jax.gateway.language import Language
 from ale_jax.gateway.server import served
 from ale_jax.rollout import policy_client
 from ale_jax.rollout.policy_client import PolicyClient
+from ale_jax.worlds.api import Message
 from tests.gateway.fake_policy import EngineEnded, FakePolicy, Written
 from tests.gateway.speech import read, render, sample
 

@@ -11,8 +11,8 @@ SCHEMA = {"enum": ["No", "yes", "Ha", "well"]}
 class Choices(Capitals):
     """A reply is one of four words, as JSON; those with a capital are rewarded."""
 
-    def step(self, action):
-        return super().step(action.removeprefix('"'))
+    def step(self, reply):
+        return super().step(reply.removeprefix('"'))
 
 
 class HeldConversation:

@@ -7,6 +7,7 @@ import sys
 from ale_jax.config.agent import AgentLimits
 from ale_jax.config.engine import Sampling
 from ale_jax.config.rollout import DeadlinesConfig, RolloutConfig
+from ale_jax.config.worlds import Domain
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.server import served
 from ale_jax.records import EpisodeKey, RolloutRequest, Task
@@ -31,7 +32,7 @@ def main(runtime: str) -> None:
 
     gateway = make_app(ledger.episodes, "oracle")
     with ray_cluster(rollout.actors), served(gateway) as url:
-        spec = WorkerSpec(runtime, SPEC, AgentLimits(turns=9))
+        spec = WorkerSpec(runtime, SPEC, AgentLimits(turns=9), (Domain("shell", ("count",)),))
         replicas = PolicyReplicas([PolicyReplica(ledger, url, lambda: 0)])
         deadlines = DeadlinesConfig()
         pool = ActorPool(rollout, spec, deadlines.placement_seconds, record)

@@ -34,6 +34,9 @@ from ale_jax.system.rollouts.workers import RolloutWorkers
 from ale_jax.system.tasks import Cursor
 from ale_jax.system.train_loop import train_loop
 from ale_jax.system.trainer import Trainer
+from ale_jax.worlds.api import Step, World
+from ale_jax.worlds.checked import CheckedWorld
+from ale_jax.worlds.items import Item
 from tests.gateway.custody.talking import Agent
 
 ALONE = Alone()
@@ -41,22 +44,21 @@ TURNS = 2
 PLACES = 8
 
 
-class Capitals:
+class Capitals(World):
     """Two turns; the reward is the share of replies that begin with a capital letter."""
 
     system_prompt = "Begin with a capital."
 
-    def reset(self, seed):
+    def reset(self, item, sandbox):
         self._right = []
-        return f"Say something, {seed}.", {}
+        return f"Say something, {item.seed}."
 
-    def step(self, action):
-        self._right.append(action[:1].isascii() and action[:1].isupper())
+    def step(self, reply):
+        self._right.append(reply[:1].isascii() and reply[:1].isupper())
         ends = len(self._right) == TURNS
-        reward = sum(self._right) / TURNS if ends else 0.0
-        return "And again.", reward, ends, False, {"malformed": False, "failed": False}
+        return Step("And again.", sum(self._right) / TURNS if ends else 0.0, ends)
 
-    def grade(self):
+    def grade(self, answer=None):
         raise AssertionError("the second turn ends every episode")
 
 
@@ -64,10 +66,17 @@ class GameWorker:
     """A rollout worker whose policy is at hand, and whose world needs no sandbox."""
 
     def __init__(self, ledger, game):
-        self._runner = EpisodeRunner(
-            None, lambda task, sandbox: game.world(), lambda task: False, AgentLimits(turns=TURNS)
-        )
+        self._runner = EpisodeRunner(None, self, AgentLimits(turns=TURNS))
         self._ledger, self._game = ledger, game
+
+    def sandbox(self, task):
+        return None
+
+    def turns(self, task):
+        return TURNS
+
+    def open(self, task, sandbox):
+        return CheckedWorld(self._game.world(), Item(task.family, task.item, task.split), sandbox)
 
     def play(self, key, url, conversation, prefix):
         policy = self._game.conversation(self._ledger, conversation)
@@ -81,7 +90,7 @@ class GameWorker:
 
 
 class Game(NamedTuple):
-    """world: makes the environment. conversation: (ledger, its name) -> the policy's side."""
+    """world: makes the world. conversation: (ledger, its name) -> the policy's side."""
 
     world: Callable
     conversation: Callable

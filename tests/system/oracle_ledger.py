@@ -37,7 +37,7 @@ class OracleLedger:
         self._lock = threading.Lock()
 
     def open(self, name, key, sampling, prefix_turns, redraw):
-        calls = generate(key.task.family, key.task.seed).oracle
+        calls = generate(key.task.family, key.task.item).oracle
         self.opened.append(name)
         self.redraws.append(redraw)
         self._scripts[name] = [render_tool_call(call) for call in calls][len(prefix_turns) :]

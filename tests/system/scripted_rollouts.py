@@ -9,11 +9,11 @@ from ale_jax.agent.loop import ScriptedPolicy
 from ale_jax.agent.tools import render_tool_call
 from ale_jax.config.agent import AgentLimits
 from ale_jax.data.replay import Group
-from ale_jax.envs.registry import make_env, needs_sandbox
 from ale_jax.envs.shell.families import generate
 from ale_jax.records import Trajectory
 from ale_jax.rollout.play import EpisodeRunner
 from tests.data.make_trajectories import make_turn
+from tests.played_worlds import OurWorlds
 
 
 class WritingPolicy(ScriptedPolicy):
@@ -34,9 +34,10 @@ class WritingPolicy(ScriptedPolicy):
 class Rollouts:
     """script: the replies to a task, from its beginning; by default the oracle's."""
 
-    def __init__(self, start_sandbox, make_env=make_env, memory=None):
+    def __init__(self, start_sandbox, worlds=None, memory=None):
+        worlds = worlds or OurWorlds()
         self._runner = EpisodeRunner(
-            start_sandbox, make_env, needs_sandbox, AgentLimits(turns=12), memory
+            lambda spec: start_sandbox(), worlds, AgentLimits(turns=12), memory
         )
 
     def play(self, request, script=None, version=0) -> Trajectory:
@@ -59,4 +60,4 @@ class Rollouts:
 
 
 def oracle_script(task) -> list[str]:
-    return [render_tool_call(call) for call in generate(task.family, task.seed).oracle]
+    return [render_tool_call(call) for call in generate(task.family, task.item).oracle]

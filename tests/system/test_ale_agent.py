@@ -21,7 +21,6 @@ from ale_jax.configs import quickstart_ale_agent
 from ale_jax.configs.quickstart_ale_agent import SETTINGS
 from ale_jax.data.packing import pack
 from ale_jax.engine.engine import Engine
-from ale_jax.envs.registry import kind_of, make_env, needs_sandbox
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.gateway.server import served
@@ -39,6 +38,7 @@ from ale_jax.system.demonstrations import make_tokenizer, tokenize
 from tests.agent.assistant.scripted import endpoint_that, in_turn
 from tests.engine.shapes import engine_shape
 from tests.model.shapes import DENSE
+from tests.played_worlds import OurWorlds, family_of
 from tests.system.untimed import rl_lines
 from tests.system.whole_runs import SYNCHRONOUS, run_here
 
@@ -65,7 +65,7 @@ def transcript(runtime):
 
 def demonstrated(runtime, agent, task=TASK):
     untrained = ChatTokenizer(train_bpe((), MIN_VOCAB))
-    with played_by(agent, untrained) as play, runtime.start(SPEC, {}) as box:
+    with played_by(agent, OurWorlds(), untrained) as play, runtime.start(SPEC, {}) as box:
         return play(box, task)
 
 
@@ -76,7 +76,7 @@ def test_a_demonstration_is_what_the_agent_tells_its_policy(transcript):
         "assistant"
     ]
     said = tuple(message.content for message in rest[::2])
-    assert said == kind_of(TASK.family).oracle(TASK.family, TASK.seed) and len(said) > 1
+    assert said == family_of(TASK.family).oracle(TASK) and len(said) > 1
     assert [tool["function"]["name"] for tool in transcript.tools] == ["bash", "finish"]
 
 
@@ -142,8 +142,8 @@ def test_its_calls_become_the_chunks_that_were_demonstrated(runtime, transcript,
 
 def played(engine, tokenizer, runtime):
     ledger = Ledger(engine, tokenizer, 0, CONFIG.rollout.max_reply_tokens, CONFIG.agent.turns)
-    start = lambda: runtime.start(SPEC, {})  # noqa: E731
-    runner = EpisodeRunner(start, make_env, needs_sandbox, AgentLimits())
+    start = lambda spec: runtime.start(SPEC, {})  # noqa: E731
+    runner = EpisodeRunner(start, OurWorlds(), AgentLimits())
     with served(make_app(ledger.episodes, "policy")) as url, contextlib.closing(runner):
         ledger.open("secret", KEY, Sampling(temperature=0.0))
         result = runner.play_external(KEY, AGENT, PolicyAccess(url, "secret"))

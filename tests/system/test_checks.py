@@ -5,9 +5,11 @@ import re
 
 import pytest
 
-from ale_jax.system.checks import check_devices, checked_config, sandboxed
+from ale_jax.system.checks import check_devices, checked_config
 from ale_jax.system.rollouts.opening import worker_spec
+from ale_jax.system.task_checks import needs_sandbox
 from tests.config.smoke import smoke_with
+from tests.played_worlds import COUNTDOWN, named, shell
 from tests.rows import each_row
 
 
@@ -68,10 +70,20 @@ def test_what_is_not_read_is_not_refused(name, fields):
         ("rollout.max_reply_tokens", 384, "must be less than engine.max_sequence_length 384"),
         ("resampling.scheme", "rollback", "set it to 1 or more"),
         ("learn.chunks_per_pack", 1, "must be at least agent.turns 2"),
-        ("worlds.train_families", (), "train_families is empty"),
-        ("worlds.train_families", ("nope",), "family 'nope' is unknown: choose one of trail"),
-        ("worlds.train_families", ("corridor-depth99-all",), "depth 99 must be from 8 to 48"),
-        ("worlds.held_out_families", (), "eval.held_out_tasks 1 needs"),
+        ("worlds.train", (), "worlds.train is empty: name worlds, as in"),
+        ("worlds.train", ({"world": "chess"},), "world 'chess' is unknown: choose one of corridor"),
+        ("worlds.train", ({"world": "no_such:World"},), "module 'no_such' cannot be imported"),
+        ("worlds.train", ({"world": "json:loads"},), "has no class 'loads' that is a World"),
+        ("worlds.train", shell("nope"), "'nope' is unknown to world shell: choose one of trail"),
+        ("worlds.train", shell("trail") + shell("trail"), "names trail twice"),
+        ("worlds.train", shell("trail", "relay"), "relay cannot be trained on and held out"),
+        (
+            "worlds.train",
+            ({"world": "shell", "families": ("trail", "count"), "turns": 3},),
+            "turns 3 of world shell must be at mo",
+        ),
+        ("worlds.train", named("corridor", "corridor-depth99-all"), "depth 99 must be from 8 to"),
+        ("worlds.held_out", (), "eval.held_out_tasks 1 needs"),
         ("eval.tasks", 1, "eval.tasks 1 must be at least 2: one per family"),
         (
             "model.max_positions",
@@ -114,8 +126,8 @@ def test_an_uplink_is_for_sandboxes_with_a_network():
 def test_an_agents_program_needs_sandboxes_and_no_replays():
     agent = {"external_agent.command": ("my-agent",)}
     checked_config(smoke_with(agent))
-    for family in ("countdown3", "corridor-late3"):
-        elsewhere = {"worlds.train_families": (family,)}
+    for world, family in (("countdown", "countdown3"), ("corridor", "corridor-late3")):
+        elsewhere = {"worlds.train": named(world, family)}
         with pytest.raises(ValueError, match=f"tasks of {family} are not in a sandbox"):
             checked_config(smoke_with(agent | elsewhere))
     online = agent | {"sandbox.network.mode": "open"}
@@ -135,7 +147,7 @@ def test_an_agent_demonstrates_only_what_it_can_play():
     checked_config(smoke_with(demonstrates))
     with pytest.raises(ValueError, match=r"noisy_share 0\.5 needs our own loop"):
         checked_config(smoke_with(demonstrates | {"warm_start.noisy_share": 0.5}))
-    elsewhere = ({"name": "numbers", "families": ("countdown3",), "ratio": 1},)
+    elsewhere = named("countdown", "countdown3")
     checked_config(smoke_with({"warm_start.domains": elsewhere}))
     with pytest.raises(ValueError, match="tasks of countdown3 are not in a sandbox"):
         checked_config(smoke_with(demonstrates | {"warm_start.domains": elsewhere}))
@@ -181,23 +193,19 @@ def test_what_the_devices_cannot_hold_is_refused():
             check_devices(checked_config(smoke_with(changes)))
 
 
-COUNTDOWN = {
-    "worlds.train_families": ("countdown3",),
-    "worlds.held_out_families": (),
-    "eval.held_out_tasks": 0,
-}
-BOTH = {"name": "both", "families": ("countdown3", "trail"), "ratio": 1}
+ONLY_COUNTDOWN = {"worlds.train": COUNTDOWN, "worlds.held_out": (), "eval.held_out_tasks": 0}
+BOTH = COUNTDOWN + shell("trail")
 
 
 @each_row(
     "changes, is_sandboxed",
     [
         ({}, False),
-        ({"worlds.train_families": ("countdown3", "trail")}, True),
-        ({"worlds.held_out_families": ("relay",)}, True),
-        ({"warm_start.domains": (BOTH,)}, True),
+        ({"worlds.train": BOTH}, True),
+        ({"worlds.held_out": shell("relay")}, True),
+        ({"warm_start.domains": BOTH}, True),
     ],
 )
 def test_a_sandbox_is_asked_for_where_any_world_needs_one(changes, is_sandboxed):
-    config = checked_config(smoke_with(COUNTDOWN | changes))
-    assert sandboxed(config) == (config.sandbox if is_sandboxed else None)
+    config = checked_config(smoke_with(ONLY_COUNTDOWN | changes))
+    assert needs_sandbox(config) == is_sandboxed

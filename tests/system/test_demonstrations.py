@@ -7,21 +7,29 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ale_jax.agent.api import Message
 from ale_jax.agent.tools import bash, finish, render_tool_call
+from ale_jax.agent.transcripts import Transcript
 from ale_jax.algo.losses import count_loss_denominator, sft_loss
 from ale_jax.config.learn import Shape
 from ale_jax.data.packing import pack
-from ale_jax.envs.transcripts import Transcript, demonstration
 from ale_jax.gateway.custody.calls import Call
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.learn.step import forward
 from ale_jax.model.params import init_params
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Task
+from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.agent_demonstrations import _Demonstration
-from ale_jax.system.demonstrations import chunk_mask, demonstrate, is_noisy, tokenize
+from ale_jax.system.demonstrations import (
+    OracleSandboxes,
+    chunk_mask,
+    demonstrate,
+    is_noisy,
+    tokenize,
+)
+from ale_jax.worlds.api import Message
 from tests.model.shapes import DENSE
+from tests.played_worlds import OurWorlds, demonstration, family_of
 
 SHAPE = Shape(microbatch_rows=1, pack_length=256, chunks_per_pack=8)
 TASK = Task("count", 1, "train")
@@ -138,7 +146,8 @@ def test_what_is_learned_depends_on_the_masked_context(tokenizer):
 def test_countdown_is_demonstrated_without_a_runtime():
     tasks = [Task("countdown3", seed, "train") for seed in range(5)]
     counts = []
-    played = demonstrate(None, None, tasks, demonstration, workers=2, on_progress=counts.append)
+    boxes = OracleSandboxes(None, OurWorlds(), SandboxSpec())
+    played = demonstrate(boxes, tasks, demonstration, workers=2, on_progress=counts.append)
     assert [t.task for t in played] == tasks
     assert counts == [1, 2, 3, 4, 5]
 
@@ -153,6 +162,6 @@ def test_a_share_of_the_training_tasks_is_clumsy_and_no_other_task():
 def test_replies_that_a_prompt_shows_as_examples_are_not_imitated(tokenizer):
     shown = tuple(ChatMessage(role, "Look.") for role in ("user", "assistant", "user"))
     call = Call(None, shown, np.zeros(0, np.int32), b"")
-    demonstration = _Demonstration(Task("count", 3, "train"), tokenizer)
+    demonstration = _Demonstration(family_of("count"), Task("count", 3, "train"), tokenizer)
     with pytest.raises(RuntimeError, match=r"replies that it did not give.*another role"):
         demonstration._transcript([call])

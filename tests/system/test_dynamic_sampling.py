@@ -11,8 +11,8 @@ pytestmark = pytest.mark.heavy
 GROUPS, MEMBERS = 3, 2  # as in SYNCHRONOUS and configs/smoke.py
 OVERRIDES = [
     "--config=configs/smoke.py:dapo",
-    "--config.worlds.train_families=('countdown3',)",
-    "--config.worlds.held_out_families=()",
+    "--config.worlds.train=({'world':'countdown','families':('countdown3',)},)",
+    "--config.worlds.held_out=()",
     "--config.eval.held_out_tasks=0",
     "--config.checkpoint.keep=4",
     *SYNCHRONOUS,

@@ -5,14 +5,17 @@ import re
 
 import pytest
 
-from ale_jax.config.worlds import EvalConfig, WorldsConfig
-from ale_jax.envs.splits import SPLITS
+from ale_jax.config.worlds import Domain, EvalConfig
 from ale_jax.status import Status
 from ale_jax.system.run_logger import evaluation_line
-from ale_jax.system.tasks import evaluation_keys, require_judged, tally
+from ale_jax.system.tasks import require_judged, tally
+from ale_jax.worlds.families import open_families
+from ale_jax.worlds.items import SEEDS
+from ale_jax.worlds.schedule import Schedule
 from tests.data.make_trajectories import make_trajectory
 
-WORLDS = WorldsConfig(("trail", "count"), ("relay",), tasks_per_family=0)
+TRAIN, HELD_OUT = (Domain("shell", ("trail", "count")),), (Domain("shell", ("relay",)),)
+RUN = Schedule(open_families((*TRAIN, *HELD_OUT)), TRAIN, HELD_OUT, TRAIN, seed=0)
 CONFIG = EvalConfig(tasks=6, held_out_tasks=2, every=0)
 
 
@@ -23,23 +26,23 @@ def _played(key, reward, status=Status.FINISHED):
 
 
 def test_every_evaluation_plays_the_same_unseen_tasks():
-    keys = evaluation_keys("final", CONFIG, WORLDS)
+    keys = RUN.evaluation("final", CONFIG)
     assert len({s.task for s in keys}) == len(keys) == 8
-    assert [s.task for s in keys] == [s.task for s in evaluation_keys("warm", CONFIG, WORLDS)]
-    assert all(s.task.seed in SPLITS["eval"] for s in keys)
-    assert not any(s.task.seed in SPLITS["train"] for s in keys)
+    assert [s.task for s in keys] == [s.task for s in RUN.evaluation("warm", CONFIG)]
+    assert all(s.task.item in SEEDS["eval"] for s in keys)
+    assert not any(s.task.item in SEEDS["train"] for s in keys)
     families = [s.task.family for s in keys]
     assert {f: families.count(f) for f in families} == {"trail": 3, "count": 3, "relay": 2}
 
 
 def test_what_the_system_lost_is_not_a_failure_of_the_policy():
-    keys = evaluation_keys("final", CONFIG, WORLDS)
+    keys = RUN.evaluation("final", CONFIG)
     rewards = [1.0, 0.25, 1.0, None, 1.0, 0.0, 0.01, 1.0]
     played = [
         _played(s, r, Status.FINISHED if r is not None else Status.ACTOR_LOST)
         for s, r in zip(keys, rewards, strict=True)
     ]
-    evaluation = tally("final", 7, 1.0, played, WORLDS)
+    evaluation = tally("final", 7, 1.0, played, RUN)
     assert (evaluation.families["trail"].successes, evaluation.families["trail"].tasks) == (3, 3)
     assert (evaluation.families["count"].successes, evaluation.families["count"].tasks) == (0, 2)
     assert evaluation.families["relay"].held_out
@@ -49,10 +52,10 @@ def test_what_the_system_lost_is_not_a_failure_of_the_policy():
 
 
 def test_an_evaluation_of_which_most_was_lost_is_an_error():
-    keys = evaluation_keys("final", CONFIG, WORLDS)
+    keys = RUN.evaluation("final", CONFIG)
     for judged in (4, 3):
         rewards = [1.0] * judged + [None] * (len(keys) - judged)
-        evaluation = tally("final", 7, 1.0, list(map(_played, keys, rewards)), WORLDS)
+        evaluation = tally("final", 7, 1.0, list(map(_played, keys, rewards)), RUN)
         if judged == 4:
             require_judged(evaluation, len(keys))
     with pytest.raises(RuntimeError, match="of 8 episodes of evaluation final only 3 could be"):

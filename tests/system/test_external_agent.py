@@ -13,7 +13,6 @@ from ale_jax.agent.external import PolicyAccess
 from ale_jax.agent.tools import SYSTEM_PROMPT
 from ale_jax.config.agent import AgentLimits, ExternalAgent
 from ale_jax.config.engine import Sampling
-from ale_jax.envs.registry import make_env, needs_sandbox
 from ale_jax.envs.shell.families import FAMILIES
 from ale_jax.examples.shell_agent import Shell
 from ale_jax.gateway.app import make_app
@@ -26,6 +25,7 @@ from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.sdk.login import ServiceLogin
 from ale_jax.sandbox.sdk.service_runtime import ServiceRuntime
 from ale_jax.status import Status
+from tests.played_worlds import OurWorlds
 from tests.sandbox.service.conftest import ANN, over
 from tests.system.conftest import SPEC
 from tests.system.oracle_ledger import OracleLedger
@@ -52,7 +52,7 @@ class Stage:
     """Plays episodes in the sandboxes that `start` starts. ledger: the policy's side."""
 
     def __init__(self, start, ledger, url):
-        self.runner = EpisodeRunner(start, make_env, needs_sandbox, AgentLimits())
+        self.runner = EpisodeRunner(start, OurWorlds(), AgentLimits())
         self.ledger, self._url = ledger, url
 
     def play(self, agent, key):
@@ -74,7 +74,7 @@ def staged(start):
 
 @pytest.fixture
 def stage(each_runtime):
-    with staged(lambda: pick_runtime(each_runtime, SPEC).start(SPEC, {})) as stage:
+    with staged(lambda spec: pick_runtime(each_runtime, SPEC).start(SPEC, {})) as stage:
         yield stage
 
 
@@ -100,7 +100,7 @@ def test_it_does_so_too_in_a_sandbox_of_a_service_which_cannot_reach_the_policy(
 
 def test_it_does_so_too_in_a_sandbox_with_a_network(runtime_name):
     spec = dataclasses.replace(SPEC, network=EgressPolicy("allowlist", ("example.invalid",)))
-    with staged(lambda: pick_runtime(runtime_name, spec).start(spec, {})) as stage:
+    with staged(lambda _: pick_runtime(runtime_name, spec).start(spec, {})) as stage:
         episode, _ = stage.play(AGENT, key_of("count"))
     assert (episode.status, episode.reward) == (Status.FINISHED, 1.0), episode
 

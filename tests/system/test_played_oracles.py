@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from ale_jax.config.worlds import Domain
 from ale_jax.data.experts import TEACHER, Expert
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Task
@@ -24,7 +25,11 @@ class Stopped:
 
 @pytest.fixture
 def setting():
-    worlds = {"train_families": ("countdown3",), "held_out_families": (), "tasks_per_family": 2}
+    worlds = {
+        "train": (Domain("countdown", ("countdown3",)),),
+        "held_out": (),
+        "tasks_per_family": 2,
+    }
     evaluated = {"held_out_tasks": 0}
     config = smoke_config(worlds=worlds, eval=evaluated, resampling=RESAMPLED)
     return Setting(config, None, Stopped(), *[None] * 4)

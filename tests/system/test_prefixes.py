@@ -7,10 +7,10 @@ import pytest
 from ale_jax.agent.api import StateMemory
 from ale_jax.agent.tools import bash, render_tool_call
 from ale_jax.data.experts import Expert, assign
-from ale_jax.envs.registry import make_env
 from ale_jax.records import EpisodeKey, RolloutRequest, Task
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.status import Status
+from tests.played_worlds import OurWorlds
 from tests.system.conftest import SPEC
 from tests.system.scripted_rollouts import Rollouts, oracle_script
 
@@ -22,14 +22,15 @@ def rig(runtime_name):
     """Rollouts that keep every state, and the commands that their environments were given."""
     steps = []
 
-    def watched_env(task, sandbox):
-        env = make_env(task, sandbox)
-        step = env.step
-        env.step = lambda action: (steps.append(action), step(action))[1]
-        return env
+    class Watched(OurWorlds):
+        def open(self, task, sandbox):
+            world = super().open(task, sandbox)
+            step = world.step
+            world.step = lambda action: (steps.append(action), step(action))[1]
+            return world
 
     start = functools.partial(pick_runtime(runtime_name, SPEC).start, SPEC, {})
-    rollouts = Rollouts(start, watched_env, StateMemory(slow_s=0.0))
+    rollouts = Rollouts(start, Watched(), StateMemory(slow_s=0.0))
     yield rollouts, steps
     rollouts.close()
 

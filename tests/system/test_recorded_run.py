@@ -24,7 +24,7 @@ def test_a_run_is_read_with_its_groups_and_its_newest_weights(recorded):
     assert (run.config.name, len(run.steps), run.steps[-1]["step"]) == ("recorded", 60, 60)
     assert [group[0].step for group in run.groups] == list(range(5, 61, 5))
     assert {len(group) for group in run.groups} == {4}
-    assert all(len({(t.family, t.seed) for t in group}) == 1 for group in run.groups)
+    assert all(len({(t.family, t.item) for t in group}) == 1 for group in run.groups)
     assert run.newest.step == 60
     assert run.params["embed_VD"].shape == (run.policy.vocab_size, run.policy.width)
     (batch,) = run.packed(run.groups[0])

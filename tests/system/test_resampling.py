@@ -19,7 +19,7 @@ from tests.system.conftest import SPEC
 from tests.system.scripted_rollouts import Rollouts, oracle_script
 
 TASK = Task("trail", 5, "train")
-CHUNKS = len(generate(TASK.family, TASK.seed).oracle)
+CHUNKS = len(generate(TASK.family, TASK.item).oracle)
 SIZE = 4
 
 
@@ -118,7 +118,7 @@ def test_parallel_anchors_are_groups_of_one_task_and_the_first_starts_at_the_beg
 def test_anchors_number_of_groups_in_a_row_share_a_task():
     hypers = ResamplingHypers(scheme="parallel", anchors=3)
     resampler = Resampler(hypers, lambda number: Task("trail", number, "train"), SIZE, 0, None)
-    assert [resampler.assign(g)[0].key.task.seed for g in range(7)] == [0, 0, 0, 1, 1, 1, 2]
+    assert [resampler.assign(g)[0].key.task.item for g in range(7)] == [0, 0, 0, 1, 1, 1, 2]
 
 
 def test_without_a_scheme_or_an_expert_everything_starts_at_the_beginning(events):
@@ -143,7 +143,7 @@ def test_a_success_whose_replay_diverges_is_refused_by_name(rollouts, events):
     assert len(resampler.experts) == 0
     (refused,) = events
     assert refused["kind"] == "expert_refused"
-    assert (refused["family"], refused["seed"]) == ("trail", 5)
+    assert (refused["family"], refused["item"]) == ("trail", 5)
     assert "trail 5 could not be replayed" in refused["detail"] and "turn 2" in refused["detail"]
     assert start_of(resampler.assign(1)) == 0
 

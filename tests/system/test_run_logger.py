@@ -162,7 +162,7 @@ def test_a_dropped_group_is_named_with_its_task_and_how_its_episodes_ended(tmp_p
         "group": 3,
         "reason": "failed",
         "family": "count",
-        "seed": 77,
+        "item": 77,
         "statuses": "2 sandbox_lost, 1 actor_lost",
     }
     assert (stale.fields["reason"], stale.fields["statuses"]) == ("stale", "none came back")

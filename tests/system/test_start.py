@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from ale_jax.config.worlds import Domain
 from ale_jax.monitor.evaluations import read_evaluations, read_summary
 from ale_jax.monitor.events import read_events
 from ale_jax.system import controller
@@ -29,8 +30,8 @@ from tests.system.whole_runs import (
 pytestmark = pytest.mark.heavy
 
 ARITHMETIC = [
-    "--config.worlds.train_families=('countdown3',)",
-    "--config.worlds.held_out_families=()",
+    "--config.worlds.train=({'world':'countdown','families':('countdown3',)},)",
+    "--config.worlds.held_out=()",
     "--config.eval.held_out_tasks=0",
     "--config.eval.every=1",
     "--config.checkpoint.every=9",
@@ -83,7 +84,7 @@ def stuck_at_ray(tmp_path_factory):
             time.sleep(0.1)
         raise RayStarts
 
-    worlds = {"train_families": ("countdown3",), "held_out_families": ()}
+    worlds = {"train": (Domain("countdown", ("countdown3",)),), "held_out": ()}
     deadlines = {"watchdog_seconds": 0.1}
     config = smoke_config(worlds=worlds, eval={"held_out_tasks": 0}, deadlines=deadlines)
     with (

@@ -171,7 +171,7 @@ def test_the_search_begins_at_another_group_each_time():
             for t in MIXED.members
         ),
     )
-    seeds = [{sample.seed for sample in recorded([MIXED, other], step=step)} for step in (5, 10)]
+    seeds = [{sample.item for sample in recorded([MIXED, other], step=step)} for step in (5, 10)]
     assert seeds == [{3}, {0}]  # 5 / 5 and 10 / 5, modulo two groups
 
 

@@ -16,7 +16,6 @@ import ray
 from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.util import get_node_ip_address
 
-from ale_jax.envs import registry
 from ale_jax.errors import RolloutsFailed
 from ale_jax.records import EpisodeKey, Prefix
 from ale_jax.rollout.play import EpisodeResult
@@ -52,7 +51,7 @@ class RolloutActor:
         """Makes the worker, unless this process has other code, and tells where it is. code: of the
         caller."""
         if own_code() == code:
-            self._worker = RolloutWorker(self._spec, registry)
+            self._worker = RolloutWorker(self._spec)
         node = ray.get_runtime_context().get_node_id()
         return Birth(os.getpid(), node, get_node_ip_address(), own_code())
 

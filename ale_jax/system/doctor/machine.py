@@ -23,10 +23,11 @@ from ale_jax.sandbox.pool.accounting import memory_here_mb
 from ale_jax.sandbox.pool.machines import FILES_BESIDE, FILES_EACH
 from ale_jax.sandbox.runtime import login_of, runtime_of_run
 from ale_jax.system.actors.cluster import OBJECT_STORE_BYTES
-from ale_jax.system.checks import check_devices, sandboxed
+from ale_jax.system.checks import check_devices
 from ale_jax.system.doctor.findings import Finding, fail, ok, warn
 from ale_jax.system.plan import GIB, Plan, make_plan
 from ale_jax.system.states import abstract_whole
+from ale_jax.system.task_checks import needs_sandbox
 from ale_jax.system.workdir import CHECKPOINTS_DIR
 
 SHM = Path("/dev/shm")
@@ -96,7 +97,8 @@ def plan_here(config: RunConfig) -> Plan:
 def host_needs(config: RunConfig, leads: bool) -> HostNeeds:
     """Returns what the run needs of this machine's memory. leads: whether this is the first
     process, which has the sandboxes and Ray."""
-    plan, rollout, spec = plan_here(config), config.rollout, sandboxed(config)
+    plan, rollout = plan_here(config), config.rollout
+    spec = config.sandbox if needs_sandbox(config) else None
     are_here = spec and leads and not is_elsewhere(rollout.runtime)
     sandboxes = rollout.actors * rollout.episodes_per_actor if are_here else 0
     return HostNeeds(
@@ -199,7 +201,7 @@ def _size(size: int) -> str:
 
 def check_sandboxes(config: RunConfig) -> Finding:
     """Starts a sandbox and runs a command in it. Errors: SandboxError, ValueError."""
-    name, spec = "sandboxes", sandboxed(config)
+    name, spec = "sandboxes", config.sandbox if needs_sandbox(config) else None
     if spec is None:
         return ok(name, "none, as no task needs one")
     rollout = config.rollout

@@ -12,14 +12,12 @@ from typing import NamedTuple
 
 from ale_jax.config.rollout import THREADS, PlacementConfig, RolloutConfig
 from ale_jax.config.run import RunConfig
-from ale_jax.envs import registry
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.gateway.server import served
 from ale_jax.monitor.events import Recorder
 from ale_jax.rollout.worker import RolloutWorker, WorkerSpec
 from ale_jax.sandbox.runtime import login_of
-from ale_jax.system.checks import sandboxed
 from ale_jax.system.rollouts.policy_replicas import PolicyReplica, PolicyReplicas
 from ale_jax.system.rollouts.pool import WorkerPool
 from ale_jax.system.rollouts.scheduler import RolloutScheduler
@@ -76,12 +74,14 @@ def open_rollouts(
 
 
 def worker_spec(config: RunConfig) -> WorkerSpec:
+    """Returns what the rollout workers of a run are."""
     return WorkerSpec(
         config.rollout.runtime,
-        sandboxed(config),
+        config.sandbox,
         config.agent,
+        config.domains,
+        config.worlds.folder,
         config.external_agent,
-        config.worlds.solved_at,
         login_of(config.rollout.runtime),
         config.rollout.uplink,
     )
@@ -123,7 +123,7 @@ def _backend(rollout: RolloutConfig, ray_address: str) -> Iterator[_Backend]:
         def open_threads(
             spec: WorkerSpec, placement_seconds: float, record: Recorder
         ) -> ThreadPool:
-            return ThreadPool(RolloutWorker(spec, registry), places, record)
+            return ThreadPool(RolloutWorker(spec), places, record)
 
         yield _Backend("", lambda: None, open_threads)
         return

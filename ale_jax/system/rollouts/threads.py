@@ -112,7 +112,7 @@ class ThreadPool:
         episode.is_stuck = True
         detail = f"thread {episode.name} keeps its place until its episode ends: {reason}"
         task = episode.key.task
-        self._record("thread_stuck", detail, family=task.family, seed=task.seed)
+        self._record("thread_stuck", detail, family=task.family, item=task.item)
         self._over.put(episode)
 
     def note(self, played: EpisodeResult) -> None:

@@ -159,7 +159,7 @@ class RolloutWorkers:
         oldest, task = attempts[0], attempts[0].key.task
         return (
             f"{len(attempts)} episodes are in progress, {self._asking} of which wait for the "
-            f"policy; the oldest one is attempt {oldest.job.attempt} at task {task.seed} of "
+            f"policy; the oldest one is attempt {oldest.job.attempt} at task {task.item} of "
             f"{task.family}, {oldest.playing.where}"
         )
 
@@ -276,7 +276,7 @@ class RolloutWorkers:
             group=key.group,
             member=key.member,
             family=key.task.family,
-            seed=key.task.seed,
+            item=key.task.item,
             num_prefix_turns=key.num_prefix_turns,
             attempt=attempt.job.attempt,
             retried=again,

@@ -6,13 +6,17 @@ from __future__ import annotations
 from ale_jax.agent.loop import ScriptedPolicy, play
 from ale_jax.agent.tools import bash, finish, render_tool_call
 from ale_jax.config.agent import AgentLimits
-from ale_jax.envs.shell.env import ShellEnv
+from ale_jax.config.worlds import Domain
 from ale_jax.envs.shell.families import generate
-from ale_jax.envs.terminal_bench.env import APP, WRITABLE, TerminalBenchEnv
+from ale_jax.envs.terminal_bench.env import APP, WRITABLE, TerminalBench
 from ale_jax.envs.terminal_bench.task import TerminalBenchTask
 from ale_jax.records import Episode, EpisodeKey, Task
 from ale_jax.sandbox.blocking import BlockingSandbox
 from ale_jax.sandbox.verify.verifier import REMEDY, has_pytest
+from ale_jax.worlds.checked import CheckedWorld
+from ale_jax.worlds.families import open_families
+from ale_jax.worlds.gym import AsGem
+from ale_jax.worlds.items import Item
 from benchmarks.sandbox.attacks.attack import Arena, Attack, evidence, require
 
 REWARD = "reward"
@@ -27,7 +31,7 @@ STARTUP = "for f in ~ /tmp; do for n in .bashrc .profile; do echo 'exit 0' > $f/
 
 
 def _paid(arena: Arena, *calls) -> float:
-    env = ShellEnv("count", arena.box, "train")
+    env = AsGem(open_families((Domain("shell"),))["count"], arena.box)
     env.reset(SEED)
     for call in calls:
         _, reward, *_ = env.step(render_tool_call(call))
@@ -115,11 +119,14 @@ def _tested(box: BlockingSandbox, work: str, seconds: float) -> Episode:
     """An episode whose agent leaves `work` in /app/work.py for the tests."""
     about = {"name": "double", "instruction": "", "solution": b"", "agent_seconds": seconds}
     tests = {"tests": {"test_work.py": TESTS}, "test_file": "test_work.py"}
-    env = TerminalBenchEnv([TerminalBenchTask(**about, **tests, test_seconds=seconds)], box)
+    task = TerminalBenchTask(**about, **tests, test_seconds=seconds)
+    world = CheckedWorld(
+        TerminalBench("tasks"), Item("tasks", "double", "train", {"task": task}), box
+    )
     calls = (bash(f"cat > {APP}/work.py << 'WORK'\n{work}\nWORK"), finish())
     key = EpisodeKey("attack", 0, 0, Task("double", 0, "train"))
     policy = ScriptedPolicy([render_tool_call(call) for call in calls])
-    return play(env, policy, key, AgentLimits(turns=len(calls)))
+    return play(world, policy, key, AgentLimits(turns=len(calls)))
 
 
 def _untested(name: str, work: str) -> Attack:

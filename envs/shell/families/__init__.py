@@ -23,7 +23,7 @@ from ale_jax.envs.shell.families import (
     trek,
     vault,
 )
-from ale_jax.envs.shell.world import Generator, World
+from ale_jax.envs.shell.task import Generator, ShellTask
 
 FAMILIES: Mapping[str, Generator] = {
     "trail": trail.generate,
@@ -47,7 +47,7 @@ TRAIN_FAMILIES: tuple[str, ...] = tuple(
 )
 
 
-def generate(family: str, seed: int) -> World:
+def generate(family: str, seed: int) -> ShellTask:
     """The task of `family` and `seed`: the same bytes in every process and on every machine.
 
     Only another release of NumPy may change them, as it does not guarantee stable random streams.

@@ -6,7 +6,7 @@ import numpy as np
 
 from ale_jax.agent.tools import bash, finish
 from ale_jax.envs.shell.families.count import counted_log
-from ale_jax.envs.shell.world import Goal, Names, World, lines, pick, shuffled
+from ale_jax.envs.shell.task import Goal, Names, ShellTask, lines, pick, shuffled
 
 WORDINGS = (
     "The entry FAILED in {log} names a word and a file: write their count to {result}.",
@@ -14,7 +14,7 @@ WORDINGS = (
 )
 
 
-def generate(rng: np.random.Generator) -> World:
+def generate(rng: np.random.Generator) -> ShellTask:
     names = Names(rng)
     log, result = names.path("log"), names.path("txt")
     word, path = names.word(), names.path("log")
@@ -26,7 +26,7 @@ def generate(rng: np.random.Generator) -> World:
         # Creates the directory of the result.
         names.path("txt"): lines(names.number()),
     }
-    return World(
+    return ShellTask(
         instruction=pick(rng, WORDINGS).format(log=log, result=result),
         files=files,
         goal=Goal(files=files | {result: lines(str(number))}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ale_jax.agent.tools import bash, finish
-from ale_jax.envs.shell.world import Goal, Names, World, lines, pick, shuffled
+from ale_jax.envs.shell.task import Goal, Names, ShellTask, lines, pick, shuffled
 
 WORDINGS = (
     "Change {conf} so that it holds what {spec} wants.",
@@ -14,7 +14,7 @@ WORDINGS = (
 )
 
 
-def generate(rng: np.random.Generator) -> World:
+def generate(rng: np.random.Generator) -> ShellTask:
     names = Names(rng)
     conf, spec = names.path("conf"), names.path("txt")
     neighbour = names.path("conf")
@@ -26,7 +26,7 @@ def generate(rng: np.random.Generator) -> World:
         neighbour: settings({key: names.value() for key in old}),
         spec: lines(f"# {names.word()}") + settings(wanted),
     }
-    return World(
+    return ShellTask(
         instruction=pick(rng, WORDINGS).format(conf=conf, spec=spec),
         files=files,
         goal=Goal(files=files | {conf: settings(old | wanted)}),

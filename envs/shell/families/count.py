@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from ale_jax.agent.tools import bash, finish
-from ale_jax.envs.shell.world import Goal, Names, World, lines, pick, shuffled
+from ale_jax.envs.shell.task import Goal, Names, ShellTask, lines, pick, shuffled
 
 WORDINGS = (
     "Count the lines as {note} says.",
@@ -15,7 +15,7 @@ WORDINGS = (
 )
 
 
-def generate(rng: np.random.Generator) -> World:
+def generate(rng: np.random.Generator) -> ShellTask:
     names = Names(rng)
     note, log, result = names.path("txt"), names.path("log"), names.path("txt")
     word = names.word()
@@ -26,7 +26,7 @@ def generate(rng: np.random.Generator) -> World:
         # Creates the directory of the result.
         names.path("txt"): lines(names.number()),
     }
-    return World(
+    return ShellTask(
         instruction=pick(rng, WORDINGS).format(note=note),
         files=files,
         goal=Goal(files=files | {result: lines(str(number))}),

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 
 from ale_jax.agent.tools import bash, finish
-from ale_jax.envs.shell.world import Goal, Names, World, lines, pick
+from ale_jax.envs.shell.task import Goal, Names, ShellTask, lines, pick
 
 WORDINGS = (
     "Start at {start} and follow the way. Answer with the code at its end.",
@@ -16,7 +16,7 @@ WORDINGS = (
 TURNS = ("left", "right", "ahead")
 
 
-def generate(rng: np.random.Generator) -> World:
+def generate(rng: np.random.Generator) -> ShellTask:
     """A note's path has two words and the code six digits, so that a guess is hardly ever right."""
     turns = [pick(rng, TURNS) for _ in range(rng.integers(1, 6))]
     names = Names(rng)
@@ -25,7 +25,7 @@ def generate(rng: np.random.Generator) -> World:
     files = {notes[-1]: lines(f"code: {code}")}
     for turn, (here, there) in zip(turns, itertools.pairwise(notes)):
         files[here] = lines(f"{turn}: {there}")
-    return World(
+    return ShellTask(
         instruction=pick(rng, WORDINGS).format(start=notes[0]),
         files=files,
         goal=Goal(files=files, answer=code),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ale_jax.agent.tools import bash, finish
-from ale_jax.envs.shell.world import Goal, Names, World, lines, pick, shuffled
+from ale_jax.envs.shell.task import Goal, Names, ShellTask, lines, pick, shuffled
 
 WORDINGS = (
     "One entry of {log} is FAILED. Answer with the owner of its code, from {owners}.",
@@ -14,7 +14,7 @@ WORDINGS = (
 )
 
 
-def generate(rng: np.random.Generator) -> World:
+def generate(rng: np.random.Generator) -> ShellTask:
     names = Names(rng)
     log, owners = names.path("log"), names.path("txt")
     owner_of = {names.number(): names.word() for _ in range(rng.integers(5, 9))}
@@ -24,7 +24,7 @@ def generate(rng: np.random.Generator) -> World:
     ]
     owned = shuffled(rng, [f"{code} {owner}" for code, owner in owner_of.items()])
     files = {log: lines(*entries), owners: lines(*owned)}
-    return World(
+    return ShellTask(
         instruction=pick(rng, WORDINGS).format(log=log, owners=owners),
         files=files,
         goal=Goal(files=files, answer=owner_of[failed]),

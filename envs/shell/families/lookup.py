@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 
 from ale_jax.agent.tools import bash, finish
-from ale_jax.envs.shell.world import Goal, Names, World, lines, pick, shuffled
+from ale_jax.envs.shell.task import Goal, Names, ShellTask, lines, pick, shuffled
 
 WORDINGS = (
     "Answer with the room of {person}: team in {teams}, floor in {floors}, room in {rooms}.",
@@ -16,7 +16,7 @@ WORDINGS = (
 ROWS = 5
 
 
-def generate(rng: np.random.Generator) -> World:
+def generate(rng: np.random.Generator) -> ShellTask:
     names = Names(rng)
     paths = [names.path("csv") for _ in range(3)]
     columns = [*[names.words(ROWS) for _ in range(3)], [names.number() for _ in range(ROWS)]]
@@ -26,7 +26,7 @@ def generate(rng: np.random.Generator) -> World:
         for path, pair in zip(paths, itertools.pairwise(columns))
     }
     teams, floors, rooms = paths
-    return World(
+    return ShellTask(
         instruction=pick(rng, WORDINGS).format(
             person=chain[0], teams=teams, floors=floors, rooms=rooms
         ),

@@ -6,7 +6,7 @@ import numpy as np
 
 from ale_jax.agent.tools import bash, finish
 from ale_jax.envs.shell.families.config import settings
-from ale_jax.envs.shell.world import Goal, Names, World, lines, pick, shuffled
+from ale_jax.envs.shell.task import Goal, Names, ShellTask, lines, pick, shuffled
 
 WORDINGS = (
     "Follow next from {start}, then make the change that the last file asks for.",
@@ -14,7 +14,7 @@ WORDINGS = (
 )
 
 
-def generate(rng: np.random.Generator) -> World:
+def generate(rng: np.random.Generator) -> ShellTask:
     names = Names(rng)
     conf = names.path("conf")
     values = {key: names.value() for key in names.words(3)}
@@ -27,7 +27,7 @@ def generate(rng: np.random.Generator) -> World:
         decoy = names.path("txt")
         files[path] = lines(*shuffled(rng, [pointer, f"old: {decoy}"]))
         files[decoy] = lines(f"set {key} = {names.value()} in {conf}")
-    return World(
+    return ShellTask(
         instruction=pick(rng, WORDINGS).format(start=paths[0]),
         files=files,
         goal=Goal(files=files | {conf: settings(values | {key: wanted})}),

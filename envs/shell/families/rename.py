@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ale_jax.agent.tools import bash, finish
-from ale_jax.envs.shell.world import Goal, Names, World, lines, pick, shuffled
+from ale_jax.envs.shell.task import Goal, Names, ShellTask, lines, pick, shuffled
 
 WORDINGS = (
     "Rename the files in {directory} by the rule in {rule}.",
@@ -15,7 +15,7 @@ WORDINGS = (
 EXTENSIONS = ("bak", "cfg", "csv", "dat", "htm", "ini", "log", "md", "old", "tmp", "xml", "yml")
 
 
-def generate(rng: np.random.Generator) -> World:
+def generate(rng: np.random.Generator) -> ShellTask:
     names = Names(rng)
     directory, rule = names.word(), names.path("txt")
     source, target, other, unused = shuffled(rng, EXTENSIONS)[:4]
@@ -27,7 +27,7 @@ def generate(rng: np.random.Generator) -> World:
     rules = [f"now: {source} -> {target}", f"old: {other} -> {unused}"]
     files = content | {rule: lines(*shuffled(rng, rules))}
     moved = {new: content[path] for path, new in renamed.items()}
-    return World(
+    return ShellTask(
         instruction=pick(rng, WORDINGS).format(directory=directory, rule=rule),
         files=files,
         goal=Goal(files=files | dict.fromkeys(renamed) | moved),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ale_jax.agent.tools import bash, finish
-from ale_jax.envs.shell.world import Goal, Names, Probe, World, lines, pick
+from ale_jax.envs.shell.task import Goal, Names, Probe, ShellTask, lines, pick
 
 WORDINGS = (
     "{script} fails: its data has another name now. Repair it.",
@@ -17,7 +17,7 @@ WORDINGS = (
 EXTENSIONS = ("csv", "dat", "log", "md", "txt", "xml")
 
 
-def generate(rng: np.random.Generator) -> World:
+def generate(rng: np.random.Generator) -> ShellTask:
     names = Names(rng)
     directory, script = names.word(), names.path("sh")
     extension = pick(rng, EXTENSIONS)
@@ -26,7 +26,7 @@ def generate(rng: np.random.Generator) -> World:
     files = {names.path(extension): lines(names.word()) for _ in range(2)}
     files |= {script: lines(f"cat {directory}/{wrong}.{extension}"), data: lines(names.word())}
     unseen = names.word()
-    return World(
+    return ShellTask(
         instruction=pick(rng, WORDINGS).format(script=script),
         files=files,
         goal=Goal(

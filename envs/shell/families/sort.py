@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ale_jax.agent.tools import bash, finish
-from ale_jax.envs.shell.world import Goal, Names, World, lines, pick, shuffled
+from ale_jax.envs.shell.task import Goal, Names, ShellTask, lines, pick, shuffled
 
 WORDINGS = (
     "Move the file in {source} that holds {word} to {target}.",
@@ -14,7 +14,7 @@ WORDINGS = (
 )
 
 
-def generate(rng: np.random.Generator) -> World:
+def generate(rng: np.random.Generator) -> ShellTask:
     names = Names(rng)
     source, target, word = names.words(3)
     name = f"{names.word()}.txt"
@@ -22,7 +22,7 @@ def generate(rng: np.random.Generator) -> World:
     files = {found: lines(*shuffled(rng, [word, *names.words(2)]))}
     files |= {names.path("txt", source): lines(*names.words(3)) for _ in range(3)}
     files |= {names.path("txt", target): lines(*names.words(3)) for _ in range(2)}
-    return World(
+    return ShellTask(
         instruction=pick(rng, WORDINGS).format(source=source, word=word, target=target),
         files=files,
         goal=Goal(files=files | {found: None, moved: files[found]}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ale_jax.agent.tools import bash, finish
-from ale_jax.envs.shell.world import Goal, Names, World, lines, pick, shuffled
+from ale_jax.envs.shell.task import Goal, Names, ShellTask, lines, pick, shuffled
 
 WORDINGS = (
     "Start at {start} and follow next. Answer with the word of the last file.",
@@ -14,7 +14,7 @@ WORDINGS = (
 )
 
 
-def generate(rng: np.random.Generator) -> World:
+def generate(rng: np.random.Generator) -> ShellTask:
     names = Names(rng)
     paths = [names.path("txt") for _ in range(rng.integers(3, 6))]
     word = names.word()
@@ -23,7 +23,7 @@ def generate(rng: np.random.Generator) -> World:
         decoy = names.path("txt")
         files[path] = lines(*shuffled(rng, [pointer, f"old: {decoy}"]))
         files[decoy] = lines(f"word: {names.word()}")
-    return World(
+    return ShellTask(
         instruction=pick(rng, WORDINGS).format(start=paths[0]),
         files=files,
         goal=Goal(files=files, answer=word),

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ale_jax.agent.tools import bash, finish
-from ale_jax.envs.shell.world import Goal, Names, World, lines, pick
+from ale_jax.envs.shell.task import Goal, Names, ShellTask, lines, pick
 
 WORDINGS = (
     "Begin with note.txt and take any doors. Answer with the code that you find.",
@@ -23,7 +23,7 @@ DOORS: Mapping[str, str] = {"red": "left", "blue": "right"}
 GUIDING_SHARE = 0.2
 
 
-def generate(rng: np.random.Generator) -> World:
+def generate(rng: np.random.Generator) -> ShellTask:
     lights = draw_lights(rng, rng.integers(6, 11))
     guided = rng.random(len(lights)) < GUIDING_SHARE
     doors = [DOORS[light] if g else _other(DOORS[light]) for light, g in zip(lights, guided)]
@@ -36,7 +36,7 @@ def draw_lights(rng: np.random.Generator, depth: int) -> list[str]:
 
 def rooms(
     rng: np.random.Generator, wordings: Sequence[str], lights: Sequence[str], doors: Sequence[str]
-) -> World:
+) -> ShellTask:
     """A room for each of `lights`, where the door in `doors` leads on, in the end to the code."""
     names, files, room = Names(rng), {}, ""
     for light, right in zip(lights, doors, strict=True):
@@ -46,7 +46,7 @@ def rooms(
     code = names.code()
     files[f"{room}note.txt"] = lines(f"code: {code}")
     walk = [bash(f"cd {door} && cat note.txt") for door in doors]
-    return World(
+    return ShellTask(
         instruction=pick(rng, wordings),
         files=files,
         goal=Goal(files=files, answer=code),

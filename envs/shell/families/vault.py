@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ale_jax.envs.shell.families.trek import DOORS, draw_lights, rooms
-from ale_jax.envs.shell.world import World
+from ale_jax.envs.shell.task import ShellTask
 
 WORDINGS = (
     "Begin with note.txt and cross the vault. Answer with the code at its end.",
@@ -19,6 +19,6 @@ WORDINGS = (
 DEPTH = 10
 
 
-def generate(rng: np.random.Generator) -> World:
+def generate(rng: np.random.Generator) -> ShellTask:
     lights = draw_lights(rng, DEPTH)
     return rooms(rng, WORDINGS, lights, [DOORS[light] for light in lights])

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from ale_jax.agent.api import Message, Reply
+from ale_jax.agent.api import Reply
 from ale_jax.config.engine import Sampling
 from ale_jax.engine.engine import Engine
 from ale_jax.gateway.messages import ChatMessage
@@ -17,6 +17,7 @@ from ale_jax.model.params import init_params
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Episode, EpisodeKey, Task
 from ale_jax.status import Status
+from ale_jax.worlds.api import Message
 from tests.engine.shapes import engine_shape
 from tests.gateway.custody.talking import TalkingLedger
 from tests.model.shapes import MOE

@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 
-from ale_jax.agent.api import Message
 from ale_jax.config.engine import Sampling
 from ale_jax.data.packing import text_turn
 from ale_jax.engine.engine import Engine
@@ -19,6 +18,7 @@ from ale_jax.model.params import init_params
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Episode, EpisodeKey, ReplyKind, Task
 from ale_jax.status import Status
+from ale_jax.worlds.api import Message
 from tests.engine.shapes import engine_shape
 from tests.gateway.custody.talking import TalkingLedger
 from tests.model.shapes import MOE

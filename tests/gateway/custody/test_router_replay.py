@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ale_jax.agent.api import Message
 from ale_jax.config.engine import Sampling
 from ale_jax.config.learn import Shape
 from ale_jax.data.packing import Sample, pack
@@ -18,6 +17,7 @@ from ale_jax.model.params import init_params
 from ale_jax.model.policy import hidden_states
 from ale_jax.records import Episode, EpisodeKey, Task
 from ale_jax.status import Status
+from ale_jax.worlds.api import Message
 from tests.engine.playing import LONGEST, STOP, play, prompt
 from tests.engine.shapes import engine_shape
 from tests.gateway.custody.talking import TalkingLedger

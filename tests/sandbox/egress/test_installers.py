@@ -159,8 +159,8 @@ def test_a_service_and_a_run_have_the_uplink_of_their_operator(runtime, mirror):
                 assert client.start(spec).exec(fetch(mirror)).exit_code == 0
         finally:
             service.terminate()
-    worker = WorkerSpec(runtime.name, spec, AgentLimits(), uplink=Uplink(networks=(mirror,)))
-    with worker_starter(worker, spec)() as box:
+    worker = WorkerSpec(runtime.name, spec, AgentLimits(), (), uplink=Uplink(networks=(mirror,)))
+    with worker_starter(worker)(spec) as box:
         assert box.exec(fetch(mirror)).exit_code == 0
 
 

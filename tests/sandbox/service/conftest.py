@@ -108,10 +108,11 @@ def remote(shared_remote):
 
 def worlds():
     """As launch code would make them."""
-    from ale_jax.envs.shell.env import ShellEnv
     from ale_jax.envs.shell.families import FAMILIES
+    from ale_jax.worlds.gym import AsGem
+    from tests.played_worlds import family_of
 
     def factory(family):
-        return lambda sandbox: ShellEnv(family, sandbox, "train")
+        return lambda sandbox: AsGem(family_of(family), sandbox)
 
     return {f"shell:{family}": factory(family) for family in FAMILIES}

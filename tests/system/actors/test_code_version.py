@@ -27,7 +27,7 @@ def test_a_linked_folder_counts_like_a_folder(tmp_path):
 
 
 def test_it_covers_the_worlds_and_names_the_versions():
-    assert (PACKAGE / "envs" / "registry.py").is_file()
+    assert (PACKAGE / "envs" / "serve.py").is_file()
     assert list(own_code()) == ["python", "ray", "ale-jax", "source"]
 
 

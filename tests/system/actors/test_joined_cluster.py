@@ -143,7 +143,7 @@ def test_a_worker_of_another_code_version_is_refused(
     cluster, leave, runtime_name, tmp_path, monkeypatch
 ):
     shutil.copytree(Path(ale_jax.__file__).parent, tmp_path / "other" / "ale_jax")
-    with (tmp_path / "other" / "ale_jax" / "envs" / "registry.py").open("a") as file:
+    with (tmp_path / "other" / "ale_jax" / "envs" / "serve.py").open("a") as file:
         file.write("# another rule\n")
     other = {"env_vars": {"PYTHONPATH": str(tmp_path / "other")}, "resources": {"other": 1}}
     cluster.add_node(**NODE | other)

@@ -178,7 +178,7 @@ def test_rejected_calls_are_drawn_anew_and_then_dropped(runtime_name):
 
 def given_after(key, *played):
     """A request after bash commands and what they are said to have shown."""
-    seen = [generate(key.task.family, key.task.seed).instruction]
+    seen = [generate(key.task.family, key.task.item).instruction]
     seen += [output for _, output in played]
     calls = [render_tool_call(bash(command)) for command, _ in played]
     turns = tuple(text_turn([1], [2], text, call) for text, call in zip(seen, calls))

@@ -6,12 +6,16 @@ python -m tests.system.doctor.examined ADDRESS PROCESS SEED SECONDS
 import sys
 import time
 
+from ale_jax.config.worlds import Domain
 from ale_jax.system.doctor import examination
 from ale_jax.system.doctor.software import software_report
 from ale_jax.system.hosts.start import HostOptions
 from tests.system.configs import smoke_config
 
-GAME = {"train_families": ("countdown3",), "held_out_families": ()}  # needs no sandbox
+GAME = {
+    "train": (Domain("countdown", ("countdown3",)),),
+    "held_out": (),
+}  # needs no sandbox
 
 
 def main(argv):

@@ -9,7 +9,6 @@ import jax
 import numpy as np
 import pytest
 
-from ale_jax.agent.api import Message
 from ale_jax.config.engine import Sampling
 from ale_jax.data.packing import text_turn
 from ale_jax.engine.engine import Engine
@@ -23,6 +22,7 @@ from ale_jax.status import Status
 from ale_jax.system.hosts import conversations as remote_conversations
 from ale_jax.system.hosts.connection import Connection
 from ale_jax.system.hosts.conversations import ConversationService, RemoteLedger
+from ale_jax.worlds.api import Message
 from tests.engine.shapes import engine_shape
 from tests.gateway.custody.talking import TalkingLedger
 from tests.model.shapes import MOE

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.slow
 STEPS = 5
 # Failures are punished, so that there is something to learn from a policy that knows nothing.
 OVERRIDES = (
-    "--config.worlds.train_families=('countdown3',)",
-    "--config.worlds.held_out_families=()",
+    "--config.worlds.train=({'world':'countdown','families':('countdown3',)},)",
+    "--config.worlds.held_out=()",
     "--config.eval.held_out_tasks=0",
     "--config.rl.alpha=0.0",
     f"--config.rl.steps={STEPS}",

@@ -9,8 +9,8 @@ from tests.system.whole_runs import last_state, run
 
 SMALL = (
     "--config.rl.alpha=0.0",
-    "--config.worlds.train_families=('countdown3',)",
-    "--config.worlds.held_out_families=()",
+    "--config.worlds.train=({'world':'countdown','families':('countdown3',)},)",
+    "--config.worlds.held_out=()",
     "--config.eval.held_out_tasks=0",
 )
 

@@ -7,8 +7,8 @@ import time
 from ale_jax.config.agent import AgentLimits
 from ale_jax.config.engine import Sampling
 from ale_jax.config.rollout import DeadlinesConfig, PlacementConfig, RolloutConfig
+from ale_jax.config.worlds import Domain
 from ale_jax.engine.request import EngineStopped
-from ale_jax.envs import registry
 from ale_jax.envs.shell.families import TRAIN_FAMILIES
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.server import served
@@ -40,6 +40,9 @@ def keys(count):
     return [EpisodeKey("train", i, 0, task) for i, task in enumerate(tasks)]
 
 
+DOMAINS = (Domain("shell"), Domain("countdown"))
+
+
 @contextlib.contextmanager
 def workers_of(
     runtime,
@@ -58,10 +61,10 @@ def workers_of(
     """are_up: whether all actors are up when it is given. threads: instead of actors."""
     rollout = RolloutConfig(runtime, actors, episodes_per_actor, 64, retries, placement)
     with served(make_app(ledger.episodes, "oracle")) as url:
-        spec = WorkerSpec(runtime, sandbox, limits)
+        spec = WorkerSpec(runtime, sandbox, limits, DOMAINS)
         replicas = PolicyReplicas([PolicyReplica(ledger, url, lambda: 0)])
         if threads:
-            pool = ThreadPool(RolloutWorker(spec, registry), actors * episodes_per_actor, events)
+            pool = ThreadPool(RolloutWorker(spec), actors * episodes_per_actor, events)
         else:
             pool = ActorPool(rollout, spec, deadlines.placement_seconds, events)
         with RolloutWorkers(pool, replicas, deadlines, retries, events) as workers:

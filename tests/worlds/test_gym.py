@@ -1,14 +1,16 @@
-"""GEM's contract: what an environment may answer is played, and anything else names itself."""
+"""Environments that answer with tuples: what they may answer is played, all else names itself."""
 
 import numpy as np
 import pytest
 
-from ale_jax.agent.api import ReachedState, StateMemory
-from ale_jax.agent.environment import CheckedEnvironment, EnvError
+from ale_jax.agent.api import StateMemory
 from ale_jax.agent.loop import ScriptedPolicy, play
 from ale_jax.config.agent import AgentLimits
 from ale_jax.records import EpisodeKey, Prefix, Status, Task
 from ale_jax.sandbox.api import SavedState
+from ale_jax.worlds.checked import CheckedWorld, WorldError, text_of
+from ale_jax.worlds.gym import GymWorld
+from ale_jax.worlds.items import Item
 from tests.rows import each_row
 
 KEY = EpisodeKey("train", 0, 0, Task("dense", 7, "train"))
@@ -36,9 +38,23 @@ class GemEnv:
         return tuple(answer)
 
 
-def played(env, turns=5, prefix=None, memory=None):
+class OneEnv(GymWorld):
+    """Plays the environment that it is given."""
+
+    def __init__(self, env):
+        self._given = env
+
+    def make(self, item):
+        return self._given
+
+
+def checked(env, world=OneEnv):
+    return CheckedWorld(world(env), Item("dense", 7, "train"), None)
+
+
+def played(env, turns=5, world=OneEnv):
     policy, limits = ScriptedPolicy(list("abcde")), AgentLimits(turns=turns)
-    return play(env, policy, KEY, limits, prefix, memory)
+    return play(checked(env, world), policy, KEY, limits)
 
 
 def test_the_rewards_of_all_steps_add_up():
@@ -50,11 +66,11 @@ def test_the_rewards_of_all_steps_add_up():
 def test_an_episode_that_is_cut_short_keeps_what_it_has_earned():
     assert played(GemEnv(), turns=2).reward == -0.25
 
-    class Graded(GemEnv):
-        def grade(self):
+    class Graded(OneEnv):
+        def grade(self, answer=None):
             return 0.5
 
-    cut = played(Graded(), turns=2)
+    cut = played(GemEnv(), 2, Graded)
     assert (cut.status, cut.reward, cut.step_rewards) == (Status.TURN_LIMIT, 0.25, (0.25, -0.5))
 
 
@@ -88,60 +104,70 @@ def test_a_reward_may_be_any_number(reward):
         (1, 1e39, "reward 1e+39 must be a finite number"),  # infinite as float32
         (1, None, "reward None must be"),
         (1, "1", "reward '1' must be"),
-        (2, 1, "terminated 1 must be True or False"),
+        (2, 1, "done 1 must be True or False"),
         (3, None, "truncated None must be True or False"),
         (4, None, "info None must be a dict"),
         (4, {"suffix": 3}, "observation 3 must be text"),
     ],
 )
-def test_what_the_contract_does_not_allow_is_refused_with_family_and_value(place, given, said):
+def test_what_the_contract_does_not_allow_is_refused_with_its_value(place, given, said):
     episode = played(GemEnv(answer=[(place, given)]))
     assert (episode.status, episode.reward) == (Status.ENV_ERROR, None)
-    assert episode.detail.startswith("EnvError: family 'dense' (GemEnv): ")
-    assert said in episode.detail
+    assert episode.detail.startswith("WorldError: ") and said in episode.detail
 
 
 @each_row("answer", ["go", None, ("go",), ("go", {}, 1)])
 def test_an_opening_of_another_shape_is_refused(answer):
-    with pytest.raises(EnvError, match=r"answer of reset.* must be \(observation, info\)"):
-        CheckedEnvironment(GemEnv(opening=answer), "dense").reset(7)
+    with pytest.raises(WorldError, match=r"answer of reset.* must be \(observation, info\)"):
+        checked(GemEnv(opening=answer)).reset()
 
 
-def test_a_step_of_older_gym_is_refused_with_what_is_missing():
-    class Gym(GemEnv):
+def test_the_four_values_of_tunix_are_played_and_three_are_refused():
+    class Tunix(GemEnv):
         def step(self, action):
-            return super().step(action)[:4]
+            observation, reward, done, _, info = super().step(action)
+            return (observation, reward, done, info)[: self.values]
 
-    assert "must be (observation, reward, terminated, truncated, info)" in played(Gym()).detail
+        values = 4
+
+    assert played(Tunix()).reward == 0.75
+    three = Tunix()
+    three.values = 3
+    wanted = "must be (observation, reward, terminated, truncated, info)"
+    assert wanted in played(three).detail
 
 
 def test_prefix_and_suffix_are_read_with_the_observation():
     env = GemEnv(
         answer={4: {"prefix": "1: ", "suffix": "!"}}.items(), opening=("go", {"suffix": "?"})
     )
-    checked = CheckedEnvironment(env, "dense")
-    assert checked.reset(7) == "go?" and checked.step("a").seen == "1: saw a!"
+    world = checked(env)
+    assert text_of(world.reset()) == "go?" and text_of(world.step("a").told) == "1: saw a!"
 
 
 FIRST_TURN = Prefix(seen=("go", "saw a"), actions=("a",))
 
 
 def test_what_a_prefix_has_earned_counts_however_its_state_was_reached():
-    class Saving(GemEnv):
+    class Saving(OneEnv):
         def save(self):
             return SavedState(b"", "")
 
-        def load(self, seed, saved):
-            self._steps = 1
+        def load(self, item, sandbox, saved):
+            self._env = self.make(item)
+            self._env.reset(item.seed)
+            self._env.step("a")
             return True
 
     memory = StateMemory(slow_s=0.0)
     key = EpisodeKey("train", 0, 0, KEY.task, num_prefix_turns=1)
     replayed, restored = (
-        play(Saving(), ScriptedPolicy(list("bc")), key, LIMITS, FIRST_TURN, memory)
+        play(checked(GemEnv(), Saving), ScriptedPolicy(list("bc")), key, LIMITS, FIRST_TURN, memory)
         for _ in range(2)
     )
-    assert memory.get((KEY.task, FIRST_TURN)) == ReachedState(SavedState(b"", ""), (0.25,))
+    kept = memory.get((KEY.task, FIRST_TURN))
+    assert (kept.saved, kept.step_rewards) == (SavedState(b"", ""), (0.25,))
+    assert [each.content for each in kept.told] == ["go", "a", "saw a"]
     for episode in (replayed, restored):
         assert (episode.reward, episode.step_rewards) == (0.75, (0.25, -0.5, 1.0))
 
@@ -156,25 +182,27 @@ def test_a_reward_that_differs_in_the_middle_is_not_reproduced():
             return super().reset(seed)
 
     limits = AgentLimits(turns=5, replay_share=1.0)
-    episode = play(Chancy(), ScriptedPolicy(list("abc")), KEY, limits)
+    episode = play(checked(Chancy()), ScriptedPolicy(list("abc")), KEY, limits)
     assert episode.status is Status.NOT_REPRODUCED
     assert played(GemEnv()).status is Status.FINISHED
 
 
-@each_row("solved_at, is_solved", [(None, False), (0.75, True), (0.8, False)])
+def solved_from(threshold):
+    class Paid(OneEnv):
+        solved_at = threshold
+
+    return Paid
+
+
+@each_row("solved_at, is_solved", [(1.0, False), (0.75, True), (0.8, False)])
 def test_the_world_says_from_which_reward_a_task_is_solved(solved_at, is_solved):
-    env = GemEnv()
-    if solved_at is not None:
-        env.solved_at = solved_at
-    episode = played(env)
+    episode = played(GemEnv(), world=solved_from(solved_at))
     assert (episode.reward, episode.is_solved) == (0.75, is_solved)
 
 
 @each_row("solved_at", [0.0, -1.0, float("nan"), None])
 def test_a_threshold_that_is_not_above_0_is_refused(solved_at):
-    env = GemEnv()
-    env.solved_at = solved_at
-    episode = played(env)
+    episode = played(GemEnv(), world=solved_from(solved_at))
     assert episode.status is Status.ENV_ERROR and "must be" in episode.detail
 
 

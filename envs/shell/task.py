@@ -39,7 +39,7 @@ class Goal:
 
 
 @dataclasses.dataclass(frozen=True)
-class World:
+class ShellTask:
     """A generated task. Paths are relative to the working directory.
 
     oracle: calls that reach the goal. Each can be inferred from the instruction and from what was
@@ -52,7 +52,7 @@ class World:
     oracle: tuple[ToolCall, ...]
 
 
-Generator = Callable[[np.random.Generator], World]
+Generator = Callable[[np.random.Generator], ShellTask]
 
 
 def lines(*texts: str) -> bytes:

@@ -1,0 +1,154 @@
+"""The families of a run: what its config names, found."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Iterator, Sequence
+
+from ale_jax.config.worlds import Domain
+from ale_jax.records import Task
+from ale_jax.sandbox.api import JudgedSandbox
+from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.worlds.api import World
+from ale_jax.worlds.checked import CheckedWorld
+from ale_jax.worlds.items import EVAL, TRAIN, Item, Items
+from ale_jax.worlds.names import find_world, folder_of
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """name: in the run. own_name: in its world. world: answers questions about items, and plays
+    none; `open` makes those that do."""
+
+    name: str
+    own_name: str
+    domain: Domain
+    world: World
+    items: Items
+
+    def open(self) -> World:
+        """Returns a world for episodes, one at a time."""
+        return made(type(self.world), self.domain)
+
+    def first(self) -> Task:
+        """Returns a task that stands for all."""
+        if self.items.count(TRAIN) == 0:
+            return Task(self.name, self.items.evaluation(0, 0), EVAL)
+        return Task(self.name, self.items.train(0, 0, 0), TRAIN)
+
+    def item(self, task: Task) -> Item:
+        """Returns the item of a task. ValueError if the family has none of that name."""
+        return self.items.find(self.own_name, task.item, task.split)
+
+    def sandbox(self, task: Task, spec: SandboxSpec) -> SandboxSpec | None:
+        """Returns the sandbox that a task needs, if it needs one. spec: the run's."""
+        return self.world.sandbox(self.item(task), spec)
+
+    def checked(self, task: Task, sandbox: JudgedSandbox | None) -> CheckedWorld:
+        """Returns a new world for the task."""
+        return CheckedWorld(self.open(), self.item(task), sandbox, self.name, self.domain.solved_at)
+
+    def oracle(self, task: Task, noisy: bool = False) -> tuple[str, ...]:
+        """Returns the replies that solve a task, or, `noisy`, do so after errors. ValueError if the
+        world does not know them."""
+        item = self.item(task)
+        replies = self.world.noisy_oracle(item) if noisy else self.world.oracle(item)
+        if replies is None:
+            raise ValueError(
+                f"item {task.item!r} of {self.name} has no oracle, so it cannot be demonstrated: "
+                "leave the family out of what is demonstrated"
+            )
+        return tuple(replies)
+
+
+class Families:
+    """The families of some domains, by their names."""
+
+    def __init__(self, domains: Sequence[Domain], folder: str = ""):
+        """folder: as `WorldsConfig.folder`. ValueError for a world or family that does not exist,
+        and for two families of one name."""
+        self._by_name: dict[str, Family] = {}
+        self._of_domain: dict[Domain, tuple[str, ...]] = {}
+        for domain in domains:
+            found = tuple(_families(domain, folder))
+            for family in found:
+                self._add(family)
+            self._of_domain[domain] = tuple(family.name for family in found)
+
+    def __getitem__(self, name: str) -> Family:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[Family]:
+        return iter(self._by_name.values())
+
+    def of(self, *domains: Domain) -> tuple[str, ...]:
+        """Returns the names of the families of some of the domains, in order."""
+        return tuple(name for domain in domains for name in self._of_domain[domain])
+
+    def _add(self, family: Family) -> None:
+        known = self._by_name.setdefault(family.name, family)
+        if (known.domain.world, known.own_name) != (family.domain.world, family.own_name):
+            raise ValueError(
+                f"{known.domain.world} and {family.domain.world} both have a family "
+                f"{family.name!r}: give one of them a prefix"
+            )
+
+
+@functools.lru_cache(maxsize=64)
+def open_families(domains: tuple[Domain, ...], folder: str = "") -> Families:
+    """Returns the families of some domains; the same object for the same arguments."""
+    return Families(domains, folder)
+
+
+def made(world_class: type[World], domain: Domain) -> World:
+    """Returns a world with the options of its domain. ValueError if it takes others."""
+    options = dict(domain.options)
+    try:
+        inspect.signature(world_class).bind(**options)
+    except TypeError as error:
+        raise ValueError(
+            f"world {domain.world} cannot be made with the options {options!r:.200} ({error}): "
+            f"it takes {inspect.signature(world_class)}"
+        ) from None
+    return world_class(**options)
+
+
+def _families(domain: Domain, folder: str) -> list[Family]:
+    world_class = find_world(domain.world, folder)
+    world, place = made(world_class, domain), folder_of(world_class, folder)
+    return [
+        Family(domain.prefix + name, name, domain, world, _items(world, name, domain).at(place))
+        for name in domain.families or tuple(world.families)
+    ]
+
+
+def _items(world: World, name: str, domain: Domain) -> Items:
+    try:
+        return world.families[name]
+    except KeyError:
+        raise ValueError(
+            f"family {name!r:.80} is unknown to world {domain.world}: choose one of "
+            f"{', '.join(world.families)}"
+        ) from None
+
+
+class PlayableFamilies:
+    """The families of a rollout worker. sandbox: what a sandbox is, unless a world says otherwise.
+    All methods raise whatever a world raises."""
+
+    def __init__(self, families: Families, sandbox: SandboxSpec):
+        self._families, self._spec = families, sandbox
+
+    def sandbox(self, task: Task) -> SandboxSpec | None:
+        """Returns the sandbox that a task needs, if it needs one."""
+        return self._families[task.family].sandbox(task, self._spec)
+
+    def turns(self, task: Task) -> int:
+        """Returns the most turns of a task; 0 if its family does not say."""
+        return self._families[task.family].domain.turns
+
+    def open(self, task: Task, sandbox: JudgedSandbox | None) -> CheckedWorld:
+        """Returns the world of a task, to be played in a sandbox that it needs."""
+        return self._families[task.family].checked(task, sandbox)
