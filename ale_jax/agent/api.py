@@ -51,11 +51,12 @@ class Policy(Protocol):
 @dataclasses.dataclass(frozen=True)
 class ReachedState:
     """A state after some turns of an episode. step_rewards: what these turns earned. told: the
-    conversation up to there, the replies included."""
+    conversation up to there, the replies included. rewards: as of an `Episode`, up to there."""
 
     saved: SavedState
     step_rewards: tuple[float, ...]
     told: tuple[Message, ...]
+    rewards: tuple[tuple[str, float], ...] = ()
 
 
 Key = tuple[Task, Prefix]

@@ -90,6 +90,7 @@ def play(
         detail=detail,
         cut_replies=None,
         solved_at=world.solved_at,
+        rewards=world.rewards,
     )
 
 

@@ -103,6 +103,7 @@ def play(
         step_rewards=tuple(playing.step_rewards),
         cut_replies=tuple(playing.cut_replies),
         solved_at=world.solved_at,
+        rewards=world.rewards,
     )
 
 
@@ -190,6 +191,7 @@ class _Playing:
         memory, state_key = self._memory, (key.task, prefix)
         if memory and (known := memory.get(state_key)):
             if self._timed(self._world.load, known.saved):
+                self._world.rewards = known.rewards
                 return known
             memory.keep(state_key, None)
         before = self.env_seconds
@@ -217,7 +219,7 @@ class _Playing:
                 raise ReplayDivergedError(f"prefix turn {number} {ended} the episode")
         if not prefix.ends:
             _require_same(text_of(told), prefix.seen[-1], len(prefix.actions) + 1)
-        return ReachedState(NOT_SAVED, tuple(earned), tuple(conversation))
+        return ReachedState(NOT_SAVED, tuple(earned), tuple(conversation), self._world.rewards)
 
     def _require_reproduced(self, reward: float | None) -> None:
         """Plays the whole episode again. NotReproducedError if an observation or the reward

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from ale_jax.config.fields import unknown_field
 from ale_jax.config.run import RunConfig
-from ale_jax.config.setting import Options
+from ale_jax.config.setting import Options, Weights
 from ale_jax.config.worlds import Domain
 
 T = TypeVar("T")
@@ -73,6 +73,8 @@ def _convert(kind: Any, value: Any, name: str) -> Any:
         return _build(kind, value, f"{name}.")
     if kind == Options:
         return _options(value, name)
+    if isinstance(value, Mapping) and kind == Weights:
+        value = tuple(sorted(value.items()))
     if typing.get_origin(kind) is tuple:
         items, kinds = _of_type(tuple, value, name), typing.get_args(kind)
         if kinds[-1] is Ellipsis:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 T = TypeVar("T")
 # Named values, which only their reader knows; a config may write them as a dict.
 Options = tuple[tuple[str, str | int | float | bool | tuple[str, ...]], ...]
+Weights = tuple[tuple[str, float], ...]  # as well
 FACTS = "setting"  # the key of a field's metadata
 
 

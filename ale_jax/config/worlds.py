@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ale_jax.config.setting import Options, Settings, setting
+from ale_jax.config.setting import Options, Settings, Weights, setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +42,12 @@ class Domain(Settings):
         "the reward from which episodes count as solved; 0.0: what the world says, which is 1.0 "
         "unless it pays otherwise. Only solved episodes become experts.",
         at_least=0.0,
+    )
+
+    weights: Weights = setting(
+        (),
+        "by which rewards that the world gives by name are multiplied before they are added, such "
+        "as {'format': 0.2}; of those that are not named here, 1.0.",
     )
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -71,10 +71,8 @@ def rollout_metrics(
     ages = [age(version, t.start_version) for t in trajectories]
     return {
         "success": _success(trajectories),
-        **{f"success/{family}": _success(ts) for family, ts in _by_family(trajectories).items()},
         "reward": _reward(trajectories),
         "reward_std": float(np.std([t.episode.reward or 0.0 for t in trajectories])),
-        **{f"reward/{family}": _reward(ts) for family, ts in _by_family(trajectories).items()},
         "staleness_mean": float(np.mean(ages)),
         "staleness_max": max(ages),
         "staleness_counts": {str(a): n for a, n in sorted(Counter(ages).items())},
@@ -112,10 +110,3 @@ def _success(trajectories: list[Trajectory]) -> float:
 
 def _reward(trajectories: list[Trajectory]) -> float:
     return float(np.mean([t.episode.reward for t in trajectories]))
-
-
-def _by_family(trajectories: list[Trajectory]) -> dict[str, list[Trajectory]]:
-    families = defaultdict(list)
-    for trajectory in trajectories:
-        families[trajectory.episode.key.task.family].append(trajectory)
-    return families

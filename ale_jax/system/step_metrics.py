@@ -18,6 +18,7 @@ from ale_jax.learn.learner import Step
 from ale_jax.learn.step import router_figures
 from ale_jax.monitor.schedule import ScheduledGroup, ScheduledStep
 from ale_jax.records import Trajectory
+from ale_jax.system.family_metrics import family_metrics
 from ale_jax.system.reply_metrics import reply_metrics, truncation_metrics
 from ale_jax.system.rollout_metrics import (
     episode_times,
@@ -60,6 +61,7 @@ class StepReport:
 def step_metrics(report: StepReport) -> dict[str, Any]:
     """Returns all metrics of a step."""
     rollouts = rollout_metrics(report.trajectories, version=report.cursor.step - 1)
+    rollouts |= family_metrics(report.trajectories)
     rollouts |= group_metrics(report.groups, report.dropped)
     rollouts |= token_metrics(report.trajectories)
     rollouts |= truncation_metrics(report.trajectories)

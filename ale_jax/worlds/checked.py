@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsFloat, TypeVar
 
@@ -52,6 +52,17 @@ class StepResult:
         return self.done or self.truncated
 
 
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """What a run says of a world. family: its name in the run, for messages; "" for the world's
+    own. solved_at: instead of what the world says; 0: that. weights: of rewards by name; 1.0 of
+    others."""
+
+    family: str = ""
+    solved_at: float = 0.0
+    weights: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
 class CheckedWorld:
     """One item of a world, to be played.
 
@@ -65,18 +76,23 @@ class CheckedWorld:
         world: World,
         item: Item,
         sandbox: JudgedSandbox | None,
-        family: str = "",
-        solved_at: float = 0.0,
+        terms: Terms = Terms(),
     ):
-        """family: of the run, for messages. solved_at: instead of what the world says; 0: that.
-
-        failed: for each step of the episode, whether it did.
-        """
+        """failed: for each step of the episode, whether it did."""
         self.failed: list[bool] = []
-        self._world, self._item, self._sandbox = world, item, sandbox
-        self._name = f"family {family or item.family!r} ({type(world).__name__})"
-        self._solved_at = solved_at
-        self.solved_at = solved_at or 1.0  # until the world has been reset
+        self._world, self._item, self._sandbox, self._terms = world, item, sandbox, terms
+        self._name = f"family {terms.family or item.family!r} ({type(world).__name__})"
+        self._by_name: dict[str, float] = {}
+        self.solved_at = terms.solved_at or 1.0  # until the world has been reset
+
+    @property
+    def rewards(self) -> tuple[tuple[str, float], ...]:
+        """What the episode has earned by name, without weights."""
+        return tuple(sorted(self._by_name.items()))
+
+    @rewards.setter
+    def rewards(self, earned: tuple[tuple[str, float], ...]) -> None:
+        self._by_name = dict(earned)
 
     @property
     def can_grade(self) -> bool:
@@ -85,7 +101,7 @@ class CheckedWorld:
 
     def reset(self) -> tuple[Message, ...]:
         """Begins the episode; returns what the policy is told."""
-        self.failed = []
+        self.failed, self._by_name = [], {}
         opening = self._guarded(self._world.reset, self._item, self._sandbox)
         self._read_threshold()
         prompt = self._world.system_prompt
@@ -125,7 +141,7 @@ class CheckedWorld:
         return whole
 
     def _read_threshold(self) -> None:
-        given = self._solved_at or self._world.solved_at
+        given = self._terms.solved_at or self._world.solved_at
         if not self._number("solved_at", given) > 0.0:  # experts are imitated by their reward
             raise self._refused("solved_at", given, "must be above 0")
         self.solved_at = float(given)
@@ -151,7 +167,17 @@ class CheckedWorld:
         return bool(given)
 
     def _reward(self, given: Any) -> float:
-        return self._number("reward", given)
+        """Returns a reward as one number, and adds it to those by name if it has names."""
+        if not isinstance(given, Mapping):
+            return self._number("reward", given)
+        for name in given:
+            if not isinstance(name, str) or not name:
+                raise self._refused("the name of a reward,", name, "must be text")
+        numbers = {name: self._number(f"reward {name}", value) for name, value in given.items()}
+        for name, number in numbers.items():
+            self._by_name[name] = self._by_name.get(name, 0.0) + number
+        weighed = (self._terms.weights.get(name, 1.0) * n for name, n in numbers.items())
+        return self._number("reward", math.fsum(weighed))
 
     def _number(self, name: str, given: Any) -> float:
         """Returns a number as the records hold it, whatever it is: 1, True, np.float32(1). It must

@@ -12,7 +12,7 @@ from ale_jax.records import Task
 from ale_jax.sandbox.api import JudgedSandbox
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.worlds.api import World
-from ale_jax.worlds.checked import CheckedWorld
+from ale_jax.worlds.checked import CheckedWorld, Terms
 from ale_jax.worlds.items import EVAL, TRAIN, Item, Items
 from ale_jax.worlds.names import find_world, folder_of
 
@@ -48,7 +48,8 @@ class Family:
 
     def checked(self, task: Task, sandbox: JudgedSandbox | None) -> CheckedWorld:
         """Returns a new world for the task."""
-        return CheckedWorld(self.open(), self.item(task), sandbox, self.name, self.domain.solved_at)
+        terms = Terms(self.name, self.domain.solved_at, dict(self.domain.weights))
+        return CheckedWorld(self.open(), self.item(task), sandbox, terms)
 
     def oracle(self, task: Task, noisy: bool = False) -> tuple[str, ...]:
         """Returns the replies that solve a task, or, `noisy`, do so after errors. ValueError if the

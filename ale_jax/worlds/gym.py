@@ -9,7 +9,7 @@ from typing import Any
 
 from ale_jax.sandbox.api import JudgedSandbox
 from ale_jax.worlds.api import Step, World
-from ale_jax.worlds.checked import CheckedWorld, text_of
+from ale_jax.worlds.checked import CheckedWorld, Terms, text_of
 from ale_jax.worlds.families import Family
 from ale_jax.worlds.items import TRAIN, Item
 
@@ -97,7 +97,8 @@ class AsGem:
     def reset(self, seed: int) -> tuple[str, dict[str, Any]]:
         """Begins the training task of a seed. ValueError if the seed is of another split."""
         item = self._family.items.find(self._family.own_name, seed, TRAIN)
-        self._world = CheckedWorld(self._family.open(), item, self._sandbox, self._family.name)
+        terms = Terms(self._family.name)
+        self._world = CheckedWorld(self._family.open(), item, self._sandbox, terms)
         return text_of(self._world.reset()), {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:

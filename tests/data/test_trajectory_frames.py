@@ -43,6 +43,7 @@ def full():
         reward=0.25,
         detail="at the limit",
         step_rewards=(0.1, 0.2),
+        rewards=(("format", 0.1), ("tests", 0.5)),
     )
     episode = dataclasses.replace(episode, cut_replies=(0,))
     return dataclasses.replace(
@@ -84,7 +85,7 @@ def assert_same(found, wanted):
         for field in dataclasses.fields(wanted):
             assert_same(getattr(found, field.name), getattr(wanted, field.name))
     elif isinstance(wanted, tuple):
-        assert len(found) == len(wanted)
+        assert type(found) is tuple and len(found) == len(wanted)
         for pair in zip(found, wanted):
             assert_same(*pair)
     else:

@@ -28,11 +28,15 @@ TIMES = {"policy_seconds": 1.5, "env_seconds": 1.0, "verifier_seconds": 0.25}
 GROUP = Group(
     0,
     (
-        _trajectory(0, 1.0, "log", 6, turns=2, malformed_calls=1, **TIMES),
+        _trajectory(
+            0, 1.0, "log", 6, turns=2, malformed_calls=1, rewards=(("tests", 0.25),), **TIMES
+        ),
         _trajectory(
             1, 0.0, "log", 5, status=Status.NO_VERDICT, turns=4, malformed_calls=0, **TIMES
         ),
-        _trajectory(2, 0.5, "sort", 6, turns=3, malformed_calls=2, **TIMES),
+        _trajectory(
+            2, 0.5, "sort", 6, status=Status.TURN_LIMIT, turns=3, malformed_calls=2, **TIMES
+        ),
         make_trajectory(0, 3, status=Status.SANDBOX_LOST, reward=None),
     ),
 )
@@ -74,7 +78,16 @@ def test_rollouts_are_those_with_a_valid_reward():
         "success/sort": 0.0,  # half of the reward is not solved
         "reward": 0.5,
         "reward/log": 0.5,
+        "reward/log/tests": 0.25,  # of the one that earned any
         "reward/sort": 0.5,
+        "turns/log": 3.0,
+        "turns/sort": 3.0,
+        "seconds/log": 1.0,
+        "seconds/sort": 1.0,
+        "response_tokens/log": 2.0,
+        "response_tokens/sort": 2.0,
+        "limited/log": 0.0,
+        "limited/sort": 1.0,
         "staleness_mean": pytest.approx(1 / 3),  # the step started with version 6
         "staleness_max": 1,
         "staleness_counts": {"0": 2, "1": 1},
@@ -91,7 +104,8 @@ def test_rollouts_are_those_with_a_valid_reward():
         "response_tokens_max": 2,
         "reply_tokens": 2.0,
         "entropy_sampled": pytest.approx(0.025),  # log-probabilities of -0.02 and -0.03
-        "truncated": 0.0,
+        "truncated": pytest.approx(1 / 3),
+        "truncated/turn_limit": pytest.approx(1 / 3),
         "replies": 0.75,  # of four episodes, one of which the system lost
         "branches": 0.75,
         "forks": 0.0,

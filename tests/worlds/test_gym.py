@@ -8,7 +8,8 @@ from ale_jax.agent.loop import ScriptedPolicy, play
 from ale_jax.config.agent import AgentLimits
 from ale_jax.records import EpisodeKey, Prefix, Status, Task
 from ale_jax.sandbox.api import SavedState
-from ale_jax.worlds.checked import CheckedWorld, WorldError, text_of
+from ale_jax.worlds.api import Step, World
+from ale_jax.worlds.checked import CheckedWorld, Terms, WorldError, text_of
 from ale_jax.worlds.gym import GymWorld
 from ale_jax.worlds.items import Item
 from tests.rows import each_row
@@ -211,3 +212,66 @@ def test_a_rounding_error_does_not_make_a_failure():
     assert played(GemEnv(rewards=parts)).reward < 1.0
     assert played(GemEnv(rewards=parts)).is_solved
     assert not played(GemEnv(rewards=(0.9999,))).is_solved
+
+
+class Graded(World):
+    """Pays by name in two steps, and for the state that is left."""
+
+    def reset(self, item, sandbox):
+        return "go"
+
+    def step(self, reply):
+        rewards = {"a": {"right": 1, "short": 0.5}, "b": {"short": np.float32(0.25)}, "c": 2.0}
+        return Step("on", rewards[reply], done=reply == "c")
+
+    def grade(self, answer=None):
+        return {"tidy": 1.0}
+
+
+def graded(replies, weights, **limits):
+    terms = Terms("graded", weights=weights)
+    world = CheckedWorld(Graded(), Item("graded", 7, "train"), None, terms)
+    return play(world, ScriptedPolicy(list(replies)), KEY, AgentLimits(**limits))
+
+
+def test_rewards_by_name_are_weighed_and_kept_by_name():
+    episode = graded("abc", {"short": 0.5, "unheard": 3.0}, turns=5)
+    assert episode.step_rewards == (1.25, 0.125, 2.0)
+    assert episode.rewards == (("right", 1.0), ("short", 0.75)) and episode.reward == 3.375
+    cut = graded("b", {"tidy": -2.0}, turns=1)
+    assert (cut.reward, cut.rewards) == (-1.75, (("short", 0.25), ("tidy", 1.0)))
+
+
+def test_what_a_prefix_has_earned_by_name_is_restored_with_its_state():
+    class Saved(Graded):
+        def save(self):
+            return SavedState(b"", "")
+
+        def load(self, item, sandbox, saved):
+            return True
+
+    memory, prefix = StateMemory(slow_s=0.0), Prefix(seen=("go", "on"), actions=("a",))
+    key = EpisodeKey("train", 0, 0, KEY.task, num_prefix_turns=1)
+    for _ in ("replayed", "restored"):
+        world = CheckedWorld(Saved(), Item("graded", 7, "train"), None)
+        episode = play(world, ScriptedPolicy(["b", "c"]), key, LIMITS, prefix, memory)
+        assert episode.rewards == (("right", 1.0), ("short", 0.75))
+
+
+def test_an_episode_that_is_played_again_earns_by_name_only_once():
+    episode = graded("abc", {}, turns=5, replay_share=1.0)
+    assert episode.status is Status.FINISHED and dict(episode.rewards)["short"] == 0.75
+
+
+@each_row(
+    "reward, said",
+    [
+        ({"": 1.0}, "the name of a reward, '' must be text"),
+        ({3: 1.0}, "the name of a reward, 3 must be text"),
+        ({"a": "x"}, "reward a 'x' must be a finite number"),
+        ({"a": 3e38, "b": 3e38}, "reward 6e+38 must be a finite number"),
+    ],
+)
+def test_a_reward_by_name_is_refused_with_its_name(reward, said):
+    episode = played(GemEnv(answer={1: reward}))
+    assert episode.status is Status.ENV_ERROR and said in episode.detail
