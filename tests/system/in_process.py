@@ -48,6 +48,7 @@ class Capitals(World):
     """Two turns; the reward is the share of replies that begin with a capital letter."""
 
     system_prompt = "Begin with a capital."
+    role = "tool"
 
     def reset(self, item, sandbox):
         self._right = []

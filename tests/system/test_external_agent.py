@@ -90,7 +90,7 @@ def test_an_agents_program_solves_what_the_policy_can(stage):
 def test_it_does_so_too_in_a_sandbox_of_a_service_which_cannot_reach_the_policy(runtime_name):
     with over(pick_runtime(runtime_name, SPEC)) as service:
         with staged(
-            lambda: ServiceRuntime(service.url, ServiceLogin(ANN)).start(SPEC, {})
+            lambda spec: ServiceRuntime(service.url, ServiceLogin(ANN)).start(SPEC, {})
         ) as stage:
             for _ in range(2):  # in the same sandbox
                 episode, branches = stage.play(AGENT, key_of("count"))
@@ -121,7 +121,7 @@ class Broken:
 
 
 def test_an_agent_that_lost_its_policy_is_not_judged(runtime_name):
-    with staged(lambda: Broken(pick_runtime(runtime_name, SPEC).start(SPEC, {}))) as stage:
+    with staged(lambda spec: Broken(pick_runtime(runtime_name, SPEC).start(SPEC, {}))) as stage:
         episode, _ = stage.play(AGENT, key_of("count"))
     assert (episode.status, episode.reward) == (Status.SANDBOX_LOST, None)
 
