@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what the tests need (bubblewrap, Docker and Chromium), and then runs them with COMMAND.
+# Installs what the tests need (bubblewrap, Docker, Chromium and gVisor), and then runs them with COMMAND.
 #
 #     launch/for_tests.sh COMMAND...
 #
@@ -32,6 +32,7 @@ say_what_is_missing() {
     command -v bwrap > /dev/null || missing+=(bubblewrap)
     docker image inspect ale-shell > /dev/null 2>&1 || missing+=("Docker with the image ale-shell")
     command -v chromium > /dev/null || missing+=(chromium)
+    command -v runsc > /dev/null || missing+=("gVisor (runsc)")
     [ ${#missing[@]} = 0 ] && return
     local list
     list=$(printf ', %s' "${missing[@]}")
@@ -50,6 +51,8 @@ if as_root true 2> /dev/null; then
     prepare bubblewrap "$here/runtimes.sh" bubblewrap
     prepare Docker "$here/runtimes.sh"
     prepare chromium "$here/browser.sh"
+    command -v runsc > /dev/null \
+        || prepare gVisor as_root apt-get -q install --yes --no-install-recommends runsc
 else
     say_what_is_missing
 fi

@@ -23,6 +23,7 @@ from ale_jax.sandbox.service.access import ServiceSettings, read_tokens
 from ale_jax.system.fleet import serve
 from tests.launch.commands_on_path import CommandsOnPath
 from tests.sandbox.conftest import SPEC
+from tests.sandbox.kubernetes.api_server import VALIDATOR
 
 ROOT = Path(__file__).parents[1]
 LAUNCH = ROOT / "launch"
@@ -196,6 +197,7 @@ def test_the_line_of_the_service_of_pods_is_understood():
     (container,) = pod["containers"]
     words = [word.replace("IMAGE", "registry/image:1") for word in container["args"]]
     arguments = make_parser().parse_args(words)
+    VALIDATOR.validate(pod)
     refuse_unenforceable(spec := spec_of(arguments))
     assert arguments.runtime in RUNTIMES and image_of(spec) == "registry/image:1"
     assert TOOLS in {each["name"] for each in container["env"]}

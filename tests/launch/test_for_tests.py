@@ -43,6 +43,7 @@ def dockerd(tmp_path):
 def test_it_ends_as_the_tests_do_and_never_asks_for_a_password(tmp_path, dockerd, expired, code):
     commands = CommandsOnPath(tmp_path / "bin")
     commands.add("id", "print(1000)")
+    commands.add("apt-get", 'print("installs nothing here")')
     commands.add("sudo", SUDO.replace("{expired}", str(expired)))
     pid_file = tmp_path / "dockerd.pid"
     for name in ("for_tests.sh", "stop_dockerd.sh"):

@@ -28,13 +28,7 @@ PARTS = "/parts"
 # An owner that dies before it attaches leaves a runner that waits for nobody.
 ATTACH_S = 600
 WAITING = f"import select; select.select([0], [], [], {ATTACH_S})[0] and {PROGRAM}"
-PREPARE = f"""
-cp -a {PACKED}/. {toolkit.HOME} || exit 1
-for part in {PARTS}/*; do
-    chmod "$1" "$part" && chown {AGENT_ID}:{AGENT_ID} "$part" || exit 1
-    shift
-done
-"""
+PREPARE = f"cp -a {PACKED}/. {toolkit.HOME} && chown {AGENT_ID}:{AGENT_ID} {PARTS}/*"
 LOOK = """
 for directory; do
     for found in "$directory"/* "$directory"/.[!.]*; do
@@ -97,13 +91,11 @@ def pod_of(name: str, spec: SandboxSpec, labels: Mapping[str, str], tools: str) 
 
     tools: as `tools_image` returns it. Errors: SandboxStartError.
     """
-    parts = {**spec.parts, SHM: 0o1777}
-    modes = [f"{mode:o}" for mode in parts.values()]
-    mounts = {path: f"part-{number}" for number, path in enumerate(parts)}
+    mounts = {path: f"part-{number}" for number, path in enumerate([*spec.parts, SHM])}
     own = [{"name": volume, "mountPath": path} for path, volume in mounts.items()]
     tool_mount = {"name": "tools", "mountPath": toolkit.HOME}
     prepared = [{"name": v, "mountPath": f"{PARTS}/{n:03}"} for n, v in enumerate(mounts.values())]
-    line = ["sh", "-c", PREPARE, "sh", *modes]
+    line = ["sh", "-c", PREPARE]
     begin = [_helper("prepare", tools, line, [tool_mount, *prepared], ["CHOWN"])]
     read_only = [tool_mount | {"readOnly": True}]
     if spec.writable:

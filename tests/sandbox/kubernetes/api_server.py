@@ -4,15 +4,18 @@ pods for real (`pod_process`), and does to them what happens to pods."""
 import asyncio
 import contextlib
 import datetime
+import json
 import os
 import secrets
 import shutil
 import signal
 import threading
+from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI, Request, Response, WebSocket, WebSocketDisconnect
 from fastapi.responses import JSONResponse
+from jsonschema import Draft202012Validator
 
 from tests.sandbox.kubernetes.pod_process import write_pod
 from tests.sandbox.own_certificate import HOST, write_certificate
@@ -21,6 +24,10 @@ SPACE = "sandboxes"
 PODS = f"/api/v1/namespaces/{SPACE}/pods"
 POLICIES = f"/apis/networking.k8s.io/v1/namespaces/{SPACE}/networkpolicies"
 STDIN, STDOUT, STDERR = range(3)
+# That of KubeRay has all of a pod in it, and refuses fields that it does not have.
+CLUSTER = json.loads((Path(__file__).parents[2] / "launch/raycluster_v1.json").read_text())
+HEAD = CLUSTER["properties"]["spec"]["properties"]["headGroupSpec"]["properties"]
+VALIDATOR = Draft202012Validator(HEAD["template"]["properties"]["spec"])
 
 
 class Pod:
@@ -127,6 +134,8 @@ class ApiServer:
             if self.refusal:
                 return _status(403, self.refusal)
             manifest = await request.json()
+            if (broken := next(VALIDATOR.iter_errors(manifest["spec"]), None)) is not None:
+                return _status(400, f"{broken.json_path}: {broken.message}")
             name = manifest["metadata"]["name"]
             assert name not in self.pods and (manifest["apiVersion"], manifest["kind"]) == (
                 "v1",

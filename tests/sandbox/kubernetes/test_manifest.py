@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ale_jax.sandbox.api import ImageMissing, SandboxStartError
-from ale_jax.sandbox.kubernetes import machine
+from ale_jax.sandbox.kubernetes import machine, manifest
 from ale_jax.sandbox.kubernetes.cluster import Cluster
 from ale_jax.sandbox.kubernetes.manifest import image_of
 from ale_jax.sandbox.kubernetes.runtime import KubernetesRuntime
@@ -44,12 +44,12 @@ def posted(server, pods, spec, labels=None):
 
 @pytest.mark.heavy
 def test_the_pod_has_a_kernel_of_its_own_and_no_more_rights_than_its_runner_needs(server, pods):
-    manifest = posted(server, pods, POD, {"for": "a trial / of mine"})
-    spec = manifest["spec"]
+    pod = posted(server, pods, POD, {"for": "a trial / of mine"})
+    spec = pod["spec"]
     (sandbox,) = spec["containers"]
     assert spec["runtimeClassName"] == "gvisor"
-    assert manifest["metadata"]["labels"] == POLICY["spec"]["podSelector"]["matchLabels"]
-    assert json.loads(manifest["metadata"]["annotations"]["ale-jax/labels"]) == {
+    assert pod["metadata"]["labels"] == POLICY["spec"]["podSelector"]["matchLabels"]
+    assert json.loads(pod["metadata"]["annotations"]["ale-jax/labels"]) == {
         "for": "a trial / of mine"
     }
     assert sandbox["image"] == IMAGE and spec["restartPolicy"] == "Never"
@@ -67,7 +67,14 @@ def test_the_pod_has_a_kernel_of_its_own_and_no_more_rights_than_its_runner_need
     assert prepare["image"] == TOOLS_IMAGE
     assert prepare["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
     for forbidden in ("hostNetwork", "hostPID", "hostPath", "privileged"):
-        assert forbidden not in json.dumps(manifest)
+        assert forbidden not in json.dumps(pod)
+
+
+@pytest.mark.heavy
+def test_the_server_takes_only_what_is_a_pod(server, pods, monkeypatch):
+    monkeypatch.setattr(manifest, "_security", lambda capabilities: {"capability": capabilities})
+    with pytest.raises(SandboxStartError, match=r"'capability' was unexpected\) \(400\)"):
+        pods.start(POD, {})
 
 
 @pytest.mark.heavy
