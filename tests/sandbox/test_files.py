@@ -92,6 +92,23 @@ def test_linked_directories_are_not_entered(box):
     assert box.run("ls /tmp/there").output == "f\n"
 
 
+def test_a_link_is_named_by_whatever_does_not_follow_it(box):
+    box.run("mkdir -p dir/there; ln -s there dir/link; ln -s /nowhere out; touch file")
+    told = "'{}' is a symbolic link, and links are not followed"
+    later = box.later
+    for act, name in (
+        (lambda: box.read("dir/link/f"), "link"),
+        (lambda: box.read("out"), "out"),
+        (lambda: box.write({"dir/link/f": b""}), "link"),
+        (lambda: wait_for(later.list("dir/link")), "link"),
+        (lambda: wait_for(later.unpack(b"\0" * 1024, "dir/link")), "link"),
+    ):
+        with pytest.raises((OSError, SandboxError), match=told.format(name)):
+            act()
+    with pytest.raises(FileNotFoundError, match=r"'file/f' cannot be read.*: Not a directory"):
+        box.read("file/f")
+
+
 def test_a_file_or_directory_in_the_way_is_an_error(box):
     box.run("echo > file; mkdir dir")
     with pytest.raises(NotADirectoryError):

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import stat
+from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
 from . import kernel
@@ -30,9 +31,22 @@ def start_of(path: str) -> int:
 def descend(parent: int, name: str) -> int:
     """Opens the subdirectory `name`, which must not be a link, and closes `parent`."""
     try:
-        return os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+        with naming_links(parent, name):
+            return os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
     finally:
         os.close(parent)
+
+
+@contextlib.contextmanager
+def naming_links(parent: int, name: str) -> Iterator[None]:
+    """In its block, an error of opening `name` says so if that is a link."""
+    try:
+        yield
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            if stat.S_ISLNK(os.lstat(name, dir_fd=parent).st_mode):
+                error.strerror = f"{name!r} is a symbolic link, and links are not followed"
+        raise
 
 
 def enter_or_make(parent: int, name: str) -> int:
@@ -53,7 +67,8 @@ def open_regular(path: str) -> BinaryIO:
     for part in directories:
         parent = descend(parent, part)
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=parent)
+        with naming_links(parent, name):
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=parent)
     finally:
         os.close(parent)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
