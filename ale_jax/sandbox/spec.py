@@ -23,6 +23,7 @@ WORK, TMP, ETC, SHM = "/work", "/tmp", "/etc", "/dev/shm"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:@-]{0,254}")
 MIN_DISK_MB = 16
+MIN_CPUS = 0.01  # 1 ms of every 100 ms (cpu.max)
 # Beyond what any host has; sums and products of such numbers stay exact.
 MOST_MB, MOST_PIDS, MOST_CPUS = 1 << 30, 1 << 22, 1 << 16
 # A pool shows the specs of all its sandboxes in one answer. Also below what execve(2) takes.
@@ -126,6 +127,11 @@ class SandboxSpec(Settings):
         if not IMAGE.fullmatch(self.image):
             raise ValueError(f"sandbox image {self.image!r:.80} is not a valid image name")
         super().__post_init__()
+        if 0 < self.cpus < MIN_CPUS:
+            raise ValueError(
+                f"sandbox cpus {self.cpus} must be 0 (no limit) or at least {MIN_CPUS}: the kernel"
+                " gives out no smaller share"
+            )
         if 0 < self.disk_mb < MIN_DISK_MB:
             raise ValueError(
                 f"sandbox disk_mb {self.disk_mb} must be 0 (in memory) or at least {MIN_DISK_MB}"

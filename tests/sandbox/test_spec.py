@@ -41,6 +41,7 @@ def test_what_is_left_out_has_its_default():
         ({"files_mb": 86}, "files_mb 86 for each of 3 .* memory_mb 256.* at most 85, or .* 258 MB"),
         ({"pids": True}, "pids True must be int"),
         ({"cpus": -1}, "cpus -1.0 must be in .0, 65536.: 0 is no limit"),
+        ({"cpus": 1e-9}, "cpus 1e-09 must be 0 .no limit. or at least 0.01"),
         ({"cpus": float("nan")}, "cpus nan must be in .0"),
         ({"command_seconds": 0}, "command_seconds 0.0 must be above 0"),
         ({"user": "nobody"}, "user 'nobody' is unknown: choose one of agent, root"),

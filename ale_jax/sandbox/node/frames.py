@@ -20,7 +20,7 @@ from ale_jax.sandbox.api import (
     SandboxLost,
     SandboxStartError,
 )
-from ale_jax.sandbox.pool.api import Cause, PoolFull, QuotaExceeded, SandboxGone
+from ale_jax.sandbox.pool.api import Cause, NodeFull, PoolFull, QuotaExceeded, SandboxGone
 from ale_jax.sandbox.service.protocol import Refusal
 
 SIZE = struct.Struct(">I")
@@ -88,7 +88,7 @@ ERRORS: Mapping[str, type[Exception]] = {
     kind.__name__: kind
     for kind in (
         # A class comes before its base classes.
-        *(SandboxGone, SandboxLost, PoolFull, QuotaExceeded),
+        *(SandboxGone, SandboxLost, PoolFull, NodeFull, QuotaExceeded),
         *(ImageMissing, SandboxStartError, SandboxError),
         *(FileNotFoundError, NotADirectoryError, OSError, ValueError, Refusal),
     )

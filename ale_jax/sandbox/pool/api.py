@@ -182,6 +182,10 @@ class PoolFull(SandboxError):
     """No node has a free slot with enough memory and cpus (503); try again later."""
 
 
+class NodeFull(SandboxError):
+    """The disk of a node is full (507), which its operator can change, and no sandbox."""
+
+
 class QuotaExceeded(SandboxError):
     """The token may not have more (403, 429); the message says of what, and how much."""
 

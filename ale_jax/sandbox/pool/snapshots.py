@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import errno
 import hashlib
 import re
 import shutil
@@ -17,9 +18,10 @@ from ale_jax.files import write_atomically
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.disk.store import held_bytes, is_reference
-from ale_jax.sandbox.pool.api import Record, SnapshotInfo
+from ale_jax.sandbox.pool.api import NodeFull, Record, SnapshotInfo
 
 PREFIX = "ale-snap-"
+FULL = (errno.ENOSPC, errno.EDQUOT)
 MAX_REFERENCE = 1000
 NAME = re.compile(r"[0-9a-f]{64}")
 MAX_HELD = 1 << 30  # bytes of archives in memory at a time, half of them for one owner
@@ -97,7 +99,8 @@ class SnapshotStore:
 
     async def put(self, content: bytes, at: float, max_bytes: int | None = None) -> SnapshotInfo:
         """Stores an archive. at: seconds since the epoch. max_bytes: total size of all, including
-        this one; None: that of the store. SandboxError if there is no room."""
+        this one; None: that of the store. SandboxError if there is no room; NodeFull if the disk
+        has none."""
         id = await asyncio.to_thread(lambda: hashlib.sha256(content).hexdigest())
         async with self._writing:  # one at a time, because each relies on the room that it made
             if id in self._infos:
@@ -106,8 +109,12 @@ class SnapshotStore:
             try:
                 self._make_room(size, self.max_bytes if max_bytes is None else max_bytes)
                 await asyncio.to_thread(write_atomically, self.directory / id, [content])
-            except BaseException:
+            except BaseException as error:
                 self._forget(content)
+                if isinstance(error, OSError) and error.errno in FULL:
+                    raise NodeFull(
+                        f"the disk of the server has no room for a snapshot of {size} bytes"
+                    ) from error
                 raise
             info = self._infos[id] = SnapshotInfo(id, size, at)
             return info

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from ale_jax.sandbox.api import ImageMissing, SandboxError, SandboxLost, SandboxStartError
-from ale_jax.sandbox.pool.api import Cause, PoolFull, QuotaExceeded, SandboxGone
+from ale_jax.sandbox.pool.api import Cause, NodeFull, PoolFull, QuotaExceeded, SandboxGone
 from ale_jax.sandbox.service.protocol import Endpoint
 
 T = TypeVar("T")
@@ -144,6 +144,7 @@ EXCEPTIONS: Mapping[str, type[Exception]] = {
     "sandbox_lost": SandboxLost,
     "pool_full": PoolFull,
     "quota_exceeded": QuotaExceeded,
+    "node_full": NodeFull,
     "image_missing": ImageMissing,
     "start_failed": SandboxStartError,
     "file_not_found": FileNotFoundError,

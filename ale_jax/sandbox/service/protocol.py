@@ -28,6 +28,7 @@ from ale_jax.sandbox.api import (
 from ale_jax.sandbox.pool.api import (
     Cause,
     Change,
+    NodeFull,
     NodeStatus,
     PoolEvent,
     PoolFull,
@@ -69,6 +70,7 @@ KINDS: tuple[tuple[type[Exception], int, str, str], ...] = (
     (SandboxLost, 410, "sandbox_lost", "start another one"),
     (PoolFull, 503, "pool_full", "try again later, or stop a sandbox"),
     (QuotaExceeded, 403, "quota_exceeded", "ask for less, or stop a sandbox"),
+    (NodeFull, 507, "node_full", "tell the operator of the service"),
     (ImageMissing, 404, "image_missing", ""),
     (SandboxStartError, 500, "start_failed", ""),
     (SandboxError, 409, "sandbox_error", ""),

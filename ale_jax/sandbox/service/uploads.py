@@ -9,7 +9,7 @@ import os
 import posixpath
 import tarfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from python_multipart.exceptions import FormParserError
@@ -80,6 +80,7 @@ MAX_BYTES = 256 << 20
 # Python makes objects of these that take far more memory than their bytes.
 MAX_HEADERS = 1 << 16  # bytes of headers, and of the map of a sparse file, of one member
 MAX_GLOBAL = 64  # fields for all members, which tarfile copies into each of them
+MAX_DEPTH = 256  # directories in each other; Python makes and lists them by recursion
 OWNERS = 0o700  # of every directory, so that what is in it can be written
 LATEST = 1 << 35  # seconds from 1970, beyond what every file system keeps
 
@@ -192,8 +193,23 @@ def pack(directory: str | Path, max_bytes: int = MAX_BYTES) -> bytes:
     root = Path(directory)
     if not root.is_dir():
         raise NotADirectoryError(f"{str(directory)!r} is not a directory")
-    paths = {path: path.relative_to(root).as_posix() for path in sorted(root.rglob("*"))}
+    paths = {path: path.relative_to(root).as_posix() for path in sorted(_below(root))}
     return _packed(paths, max_bytes)
+
+
+def _below(root: Path) -> Iterator[Path]:
+    """Yields all that is below a directory; links are not followed. ValueError beyond MAX_DEPTH."""
+    waiting = [(root, 0)]
+    while waiting:
+        directory, depth = waiting.pop()
+        if depth > MAX_DEPTH:
+            what = f"is more than {MAX_DEPTH} directories deep"
+            raise ValueError(f"{str(directory)!r:.140} {what}: copy a part of it")
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                yield directory / entry.name
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append((directory / entry.name, depth + 1))
 
 
 def pack_file(path: str | Path, name: str, max_bytes: int = MAX_BYTES) -> bytes:
@@ -252,6 +268,8 @@ def _check(member: tarfile.TarInfo) -> None:
         raise ValueError(f"{name} has the time {member.mtime}: give it another one")
     if member.name.startswith("/") or ".." in member.name.split("/") or "\0" in member.name:
         raise ValueError(f"{name} leads out of its directory")
+    if (depth := posixpath.normpath(member.name).count("/")) > MAX_DEPTH:
+        raise ValueError(f"{name} is {depth} directories deep: use at most {MAX_DEPTH}")
     if member.size < 0:  # what follows it would be what came before it
         raise ValueError(f"{name} has the size {member.size}: pack it again")
 

@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import dataclasses
+import errno
 import hashlib
 import os
 import tempfile
@@ -12,7 +13,7 @@ import pytest
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.pool import snapshots
-from ale_jax.sandbox.pool.api import StartRequest
+from ale_jax.sandbox.pool.api import NodeFull, StartRequest
 from ale_jax.sandbox.pool.snapshots import SnapshotStore
 from ale_jax.sandbox.spec import SandboxSpec
 from tests.sandbox.pool.fakes import (
@@ -50,6 +51,21 @@ async def test_what_was_not_used_for_longest_makes_room(tmp_path):
     assert events == [("snapshot_removed", {"snapshot": b.id})]
     with pytest.raises(ValueError, match="removed to make room"):
         await store.get(b.id)
+
+
+@in_a_loop
+async def test_a_full_disk_is_told_of_as_that(tmp_path, monkeypatch):
+    gone = []
+    store = SnapshotStore(str(tmp_path), 1000, Events(), gone.append)
+
+    def full(*file):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path))
+
+    with monkeypatch.context() as patched, pytest.raises(NodeFull) as raised:
+        patched.setattr(snapshots, "write_atomically", full)
+        await store.put(b"abc", 1.0)
+    assert str(raised.value) == "the disk of the server has no room for a snapshot of 3 bytes"
+    assert gone == [b"abc"] and (await store.put(b"abc", 1.0)).id in store
 
 
 @in_a_loop

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from ale_jax.sandbox.api import ImageMissing, SandboxError, SandboxLost, SandboxStartError
-from ale_jax.sandbox.pool.api import Cause, PoolFull, SandboxGone
+from ale_jax.sandbox.pool.api import Cause, NodeFull, PoolFull, SandboxGone
 from ale_jax.sandbox.sdk import calls
 from ale_jax.sandbox.service.access import ServiceSettings, Tokens
 from ale_jax.sandbox.service.guard import Guard
@@ -127,6 +127,7 @@ def raw(memory, line, *headers):
         (SandboxGone("ann~box-0", Cause.IDLE), 410, "sandbox_gone", SandboxGone),
         (SandboxLost("it died"), 410, "sandbox_lost", SandboxLost),
         (PoolFull("no slot"), 503, "pool_full", PoolFull),
+        (NodeFull("no room"), 507, "node_full", NodeFull),
         (ImageMissing("no image"), 404, "image_missing", ImageMissing),
         (SandboxStartError("no memory"), 500, "start_failed", SandboxStartError),
         (SandboxError("no such session"), 409, "sandbox_error", SandboxError),

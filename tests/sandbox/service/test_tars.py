@@ -164,6 +164,23 @@ def test_what_is_no_plain_tar_is_refused(tmp_path, data):
         uploads.unpack(data, tmp_path)
 
 
+def test_directories_in_each_other_are_bounded_both_ways(tmp_path, memory, http):
+    def nested(depth):
+        return archive(member("/".join(["a"] * (depth + 1))), format=tarfile.PAX_FORMAT)
+
+    for depth in (uploads.MAX_DEPTH + 1, 2000):
+        with pytest.raises(ValueError, match=f"is {depth} directories deep: use at most 256"):
+            uploads.unpack(nested(depth), tmp_path / "out")
+    http.post("/v1/sandboxes", json={})
+    answer = http.put("/v1/sandboxes/box-0/archive", content=nested(2000))
+    assert answer.status_code == 422 and "2000 directories deep" in answer.text
+    uploads.unpack(nested(uploads.MAX_DEPTH), tmp_path / "out")
+    assert len(uploads.checked(uploads.pack(tmp_path / "out"))) == uploads.MAX_DEPTH + 1
+    (tmp_path / "out").rename(tmp_path / "once_more")
+    with pytest.raises(ValueError, match="is more than 256 directories deep: copy a part of it"):
+        uploads.pack(tmp_path)
+
+
 def test_an_archive_has_bounds(tmp_path, monkeypatch):
     data = archive(member("x"), member("y"))
     assert len(uploads.checked(data, max_bytes=8)) == 2
