@@ -19,7 +19,8 @@ from .world import MAX_TERMINALS
 BUSY_S, IDLE_S = 0.05, 0.5
 # Fields of /proc/PID/status. Other memory is not counted: the kernel can drop pages of files, and
 # tmpfs has its own limit. gVisor has only the sum.
-COUNTED, SUM, THREADS = ("RssAnon", "RssShmem"), "VmRSS", "Threads"
+COUNTED, SUM, THREADS = (b"RssAnon:", b"RssShmem:"), b"VmRSS:", b"Threads:"
+FIELDS = (*COUNTED, SUM, THREADS)
 
 
 async def guard(loop: Loop, agent: Agent, limit: int, is_busy: Callable[[], bool]) -> None:
@@ -46,18 +47,16 @@ async def guard(loop: Loop, agent: Agent, limit: int, is_busy: Callable[[], bool
         await loop.sleep(BUSY_S if is_busy() else IDLE_S)
 
 
-def _fields(pid: int) -> dict[str, int]:
-    """The numbers of /proc/PID/status in which `guard` has an interest; none if it has ended."""
-    found = {}
+def _fields(pid: int) -> dict[bytes, int]:
+    """FIELDS of a process; none if it has ended."""
     with contextlib.suppress(OSError):
-        for line in kernel.read(f"{pid}/status").decode("ascii", "replace").splitlines():
-            name, _, value = line.partition(":")
-            if name in (*COUNTED, SUM, THREADS):
-                found[name] = int(value.split()[0])
-    return found
+        lines = kernel.read(f"{pid}/status").splitlines()
+        words = (line.split() for line in lines if line.startswith(FIELDS))
+        return {name: int(value) for name, value, *_ in words}
+    return {}
 
 
-def _resident(fields: Mapping[str, int]) -> int:
+def _resident(fields: Mapping[bytes, int]) -> int:
     """Bytes of memory that a process uses."""
     names = COUNTED if COUNTED[0] in fields else (SUM,)
     return sum(fields.get(name, 0) for name in names) << 10

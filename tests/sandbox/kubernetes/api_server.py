@@ -220,11 +220,11 @@ class ApiServer:
             self.app(),
             host=HOST,
             port=0,
-            log_level="warning",
+            log_level="critical",
             ssl_certfile=str(self.folder / "own.pem"),
             lifespan="off",
             loop="asyncio",  # uvloop gives processes sockets, which gVisor does not take over
-            timeout_graceful_shutdown=1,
+            timeout_graceful_shutdown=0,
         )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run)
