@@ -69,9 +69,12 @@ def message_key(message: ChatMessage) -> bytes:
     """Returns a key that is equal for messages that mean the same, although a client has stored
     them and sent them back: it may trim the content, write a call's JSON in another way or number
     calls anew, and many leave out the reasoning."""
-    calls = [[call.name, value_or_text(call.arguments)] for call in message.tool_calls]
+    calls = "[]"  # of most messages; writing it takes as long as hashing a thousand letters
+    if message.tool_calls:
+        told = [[call.name, value_or_text(call.arguments)] for call in message.tool_calls]
+        calls = _json_text(told)
     # The JSON is one line, so no other message can be written in this way.
-    return _digest(f"{message.role} {_json_text(calls)}\n{message.content.strip()}")
+    return _digest(f"{message.role} {calls}\n{message.content.strip()}")
 
 
 def path_keys(start: bytes, messages: Sequence[ChatMessage]) -> list[bytes]:

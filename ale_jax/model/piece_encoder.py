@@ -106,8 +106,10 @@ class PieceEncoder:
 
     def _found(self, encoded: Encoding, text: str) -> Iterator[tuple[int, int, Span]]:
         """The markers in an encoded text: their place among the ids, id and span."""
-        for place, (id, (start, stop)) in enumerate(zip(encoded.ids, encoded.offsets, strict=True)):
+        for place, id in enumerate(encoded.ids):
             if id in self._markers:
+                # Of this token alone: a list of all takes as long as half of the encoding.
+                start, stop = encoded.token_to_chars(place)
                 name = text[start:stop]  # with the white space around it, if the token takes that
                 lead, trail = len(name) - len(name.lstrip()), len(name) - len(name.rstrip())
                 yield place, id, (start + lead, stop - trail)
