@@ -118,8 +118,9 @@ def _add_exec(commands: Any) -> None:
         usage="ale-sandbox exec [-i | --job NAME] [--cwd CWD] [--user NAME] [--timeout SECONDS]"
         " ID COMMAND [ARGUMENT ...]",
     )
-    run.add_argument("-i", "--stdin", action="store_true", help="forward standard input")
-    run.add_argument(
+    either = run.add_mutually_exclusive_group()  # a job has no client whose input it could get
+    either.add_argument("-i", "--stdin", action="store_true", help="forward standard input")
+    either.add_argument(
         "--job", default="", metavar="NAME", help="leave it running; `job` comes back to it"
     )
     run.add_argument("--cwd", default="/work", help="working directory (/work)")

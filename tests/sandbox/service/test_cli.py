@@ -186,6 +186,8 @@ def test_a_command_is_left_and_come_back_to(line, id):
     waits = "echo out; echo err >&2; until [ -e go ]; do sleep 0.01; done; exit 3"
     assert line("exec", "--job", "build", id, waits) == (0, "", "")
     assert line("jobs", id) == (0, "build\n", "")
+    with pytest.raises(SystemExit):
+        line("exec", "-i", "--job", "other", id, "cat")
     while (found := line("job", id, "build"))[1] != "out\n":
         pass
     assert found[0] == 75 and found[2].startswith("err\nale-sandbox job: it runs, since ")
