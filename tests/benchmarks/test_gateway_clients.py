@@ -7,7 +7,7 @@ import pytest
 
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.records import Task
-from benchmarks.gateway import clients, recipes
+from benchmarks.gateway import clients, installs, recipes
 from benchmarks.gateway.catalogue import CLIENTS, Call
 from benchmarks.gateway.installs import NotInstalled
 from benchmarks.gateway.plan import QUICK
@@ -127,6 +127,32 @@ def test_a_sub_agent_gets_the_commands_and_is_waited_for(stage):
     contexts = [told(stage, each, "exec_command") for each in ([("user", "task")], begun)]
     contexts.append(told(stage, [("user", "a title")], "other"))
     assert [script.role(each) for each in contexts] == ["main", "sub-agent", "other"]
+
+
+@pytest.mark.parametrize("source", ["npm", "pypi"])
+def test_a_client_is_installed_once_and_never_half(monkeypatch, tmp_path, source):
+    client, version = named("codex" if source == "npm" else "mini-swe-agent"), "1.2.3"
+    (tmp_path / "base").mkdir()
+    left = tmp_path / f"{client.name}.partial" / "of an earlier try"
+    left.mkdir(parents=True)
+    lines = []
+
+    def run(line):
+        lines.append(line)
+        place = tmp_path / f"{client.name}.partial"
+        assert not left.exists() and str(place) in line
+        if source == "npm":
+            about = place / "lib/node_modules/@openai/codex/package.json"
+            about.parent.mkdir(parents=True)
+            about.write_text(json.dumps({"version": version}))
+        else:
+            name = "mini_swe_agent-1.2.3.dist-info"
+            (place / "lib/python3.13/site-packages" / name).mkdir(parents=True)
+
+    monkeypatch.setattr(installs, "_run", run)
+    assert [installs.install(client, tmp_path) for _ in range(2)] == [version] * 2
+    (line,) = lines
+    assert line[0] == "bwrap" and line[-1] == client.recipe.install
 
 
 def test_a_client_that_cannot_be_had_is_tried_and_not_passed(monkeypatch, tmp_path):
