@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from ale_jax.sandbox import toolkit
 from ale_jax.sandbox.api import SandboxLost, SandboxStartError
 from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.kubernetes import runtime
@@ -130,7 +131,14 @@ def test_a_run_elsewhere_plays_in_pods_through_a_service_of_the_cluster(node, po
         assert not node.pods
 
 
-def test_why_a_pod_was_lost_is_told(node, pods):
+def test_a_runner_that_cannot_start_says_why(node, pods, monkeypatch):
+    monkeypatch.setattr(toolkit, "environment", lambda: {"PYTHONHOME": "/nothing"})
+    with pytest.raises(SandboxStartError, match="No module named 'encodings'"):
+        pods.start(POD, {})
+    assert not node.pods
+
+
+def test_why_a_pod_was_lost_is_told(node, pods, caplog):
     evicted = {
         "phase": "Failed",
         "reason": "Evicted",
@@ -148,3 +156,4 @@ def test_why_a_pod_was_lost_is_told(node, pods):
         pod.evict(None)
         with pytest.raises(SandboxLost, match="the pod was deleted"):
             box.run("true")
+    assert not caplog.records, "to delete what is deleted already is no trouble"
