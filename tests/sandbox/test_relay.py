@@ -45,12 +45,15 @@ def test_many_connections_at_once(echoing):
 
 @pytest.mark.heavy
 def test_no_more_connections_reach_the_outside_than_a_door_lets_in(own_box):
-    together, most = 0, 0
+    together, most, are_there = 0, 0, asyncio.Event()
 
     async def serve(stream):
         nonlocal together, most
         together += 1
         most = max(most, together)
+        if together >= CONNECTIONS:
+            are_there.set()
+        await are_there.wait()  # however slowly they come, none ends before
         await _echo(stream)
         together -= 1
 
