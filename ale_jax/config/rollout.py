@@ -6,6 +6,7 @@ import dataclasses
 import re
 
 from ale_jax.config.setting import Settings, section, setting
+from ale_jax.sandbox.datasets import Datasets
 from ale_jax.sandbox.egress.uplink import DIRECT, Uplink
 from ale_jax.sandbox.sdk.login import TOKEN
 
@@ -102,6 +103,11 @@ class RolloutConfig(Settings):
     )
     placement: PlacementConfig = section(PlacementConfig)
     uplink: Uplink = section(Uplink)
+    datasets: tuple[str, ...] = setting(
+        (),
+        'directories of each machine, "NAME=/PATH", that sandbox.datasets may name: sandboxes see '
+        "them read-only.",
+    )
     devices_per_engine: int = setting(
         0,
         "accelerators of one engine, which has engine.max_sequences slots, and a copy of the "
@@ -118,10 +124,12 @@ class RolloutConfig(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_runtime(self.runtime)
-        if is_service(self.runtime) and self.uplink != DIRECT:
+        Datasets.parse(self.datasets)
+        if is_service(self.runtime) and (self.uplink != DIRECT or self.datasets):
             raise ValueError(
-                f"uplink {self.uplink} is for sandboxes of the run's own machines: the operator of "
-                f"{self.runtime} writes ale-sandbox serve --uplink-network, --uplink-proxy"
+                f"uplink {self.uplink} and datasets {self.datasets} are for sandboxes of the run's "
+                f"own machines: the operator of {self.runtime} says them with ale-sandbox serve "
+                "--uplink-network, --uplink-proxy, --dataset"
             )
         if self.workers == THREADS and self.placement != PlacementConfig():
             raise ValueError(

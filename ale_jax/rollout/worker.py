@@ -13,6 +13,7 @@ from ale_jax.records import EpisodeKey, Prefix
 from ale_jax.rollout.play import EpisodeResult, EpisodeRunner
 from ale_jax.rollout.policy_client import PolicyClient
 from ale_jax.sandbox.api import JudgedSandbox, Runtime
+from ale_jax.sandbox.datasets import NO_DATASETS, Datasets
 from ale_jax.sandbox.egress.uplink import DIRECT, Uplink
 from ale_jax.sandbox.runtime import runtime_of_run
 from ale_jax.sandbox.sdk.login import ServiceLogin
@@ -22,10 +23,10 @@ from ale_jax.worlds.families import PlayableFamilies, open_families
 
 @dataclasses.dataclass(frozen=True)
 class WorkerSpec:
-    """The configuration of a rollout worker. runtime: name of the sandbox runtime, whose
-    connections leave its host by `uplink`, or URL of the service of sandboxes, to which `login`
-    belongs. sandbox: what a sandbox is, unless a world says otherwise. agent: with a command, it
-    plays instead of our own loop. domains: with the families of all tasks. folder: as
+    """The configuration of a rollout worker. runtime: name of the sandbox runtime, to which
+    `uplink` and `datasets` belong, or URL of the service of sandboxes, to which `login` belongs.
+    sandbox: what a sandbox is, unless a world says otherwise. agent: with a command, it plays
+    instead of our own loop. domains: with the families of all tasks. folder: as
     `WorldsConfig.folder`."""
 
     runtime: str
@@ -36,6 +37,7 @@ class WorkerSpec:
     agent: ExternalAgent = dataclasses.field(default_factory=ExternalAgent)
     login: ServiceLogin = dataclasses.field(default_factory=ServiceLogin)
     uplink: Uplink = DIRECT
+    datasets: Datasets = NO_DATASETS
 
 
 class RolloutWorker:
@@ -73,7 +75,7 @@ def _starter(spec: WorkerSpec) -> Callable[[SandboxSpec], JudgedSandbox]:
 
     @functools.cache
     def runtime() -> Runtime:
-        picked = runtime_of_run(spec.runtime, spec.sandbox, spec.login, spec.uplink)
+        picked = runtime_of_run(spec.runtime, spec.sandbox, spec.login, spec.uplink, spec.datasets)
         picked.reap()  # removes sandboxes that a killed process on this machine has left behind
         return picked
 

@@ -38,6 +38,7 @@ from ale_jax.sandbox.bubblewrap_process import (
     start,
 )
 from ale_jax.sandbox.cgroups import Owner
+from ale_jax.sandbox.datasets import NO_DATASETS, Datasets
 from ale_jax.sandbox.disk import roots
 from ale_jax.sandbox.disk.images import ImageFiles
 from ale_jax.sandbox.disk.roots import HeldRoot, Roots
@@ -65,11 +66,14 @@ class BubblewrapRuntime(StartsBlocking):
 
     name = "bubblewrap"
 
-    def __init__(self, spec: SandboxSpec, uplink: Uplink = DIRECT):
-        """uplink: how what is permitted leaves this host. Errors: SandboxStartError."""
+    def __init__(
+        self, spec: SandboxSpec, uplink: Uplink = DIRECT, datasets: Datasets = NO_DATASETS
+    ):
+        """uplink: how what is permitted leaves this host. datasets: that it offers. Errors:
+        SandboxStartError."""
         if reason := probe(spec):
             raise SandboxStartError(f"bubblewrap is not usable: {reason}")
-        self._owner, self._uplink = Owner.current(), uplink
+        self._owner, self._uplink, self._datasets = Owner.current(), uplink, datasets
         # Made with the first sandbox on disk.
         self._roots: Roots | None = None
         self._files: ImageFiles | None = None
@@ -178,7 +182,7 @@ class BubblewrapRuntime(StartsBlocking):
     def _spawn_in_memory(self, spec: SandboxSpec) -> Started:
         with etc_arguments(ETC in spec.writable) as (etc, fds):
             share = self._with_group(spec, Share(user=_claim_user()))
-            line = [*line_in_memory(spec, etc, share.user), *COMMAND]
+            line = [*line_in_memory(spec, etc, share.user, self._datasets.of(spec)), *COMMAND]
             return start(share, line, fds)
 
     def _spawn_on_disk(self, spec: SandboxSpec, image: Path, origin: Reference | None) -> Started:
@@ -187,7 +191,7 @@ class BubblewrapRuntime(StartsBlocking):
         tools = self._files.ensure_toolkit()
         root = self._roots.make(spec, image, origin)
         try:
-            line = line_on_disk(spec, root, tools)
+            line = line_on_disk(spec, root, tools, self._datasets.of(spec))
             line += toolkit.python("-s", "-S", "-P", "-c", PROGRAM)
             started = start(self._with_group(spec, Share()), line, [root.users.namespace])
         except BaseException:
@@ -220,6 +224,7 @@ class BubblewrapRuntime(StartsBlocking):
     def _refuse_unenforceable(self, spec: SandboxSpec) -> None:
         if reason := _image_trouble(spec):
             raise ImageMissing(reason)
+        self._datasets.of(spec)
         if spec.runtime != "runc":
             raise SandboxStartError(
                 f"bubblewrap has no runtime {spec.runtime!r}: use Docker for it"
@@ -262,7 +267,7 @@ def probe(spec: SandboxSpec) -> str | None:
     with contextlib.ExitStack() as held, etc_arguments(ETC in spec.writable) as (etc, fds):
         held.callback(Share(user=user).free)
         programs = [agent_program.PYTHON] if spec.ale_agent else []
-        line = line_in_memory(spec, etc, user)
+        line = line_in_memory(spec, etc, user, {})
         line += ["bash", "-c", NEEDS, "bash", *programs]
         try:
             answer = subprocess.run(

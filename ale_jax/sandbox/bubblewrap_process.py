@@ -13,7 +13,7 @@ import socket
 import subprocess
 import tarfile
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -67,10 +67,13 @@ done; shift; exec "$@"
 """
 
 
-def line_in_memory(spec: SandboxSpec, etc: list[str], user: HostId | None) -> list[str]:
+def line_in_memory(
+    spec: SandboxSpec, etc: list[str], user: HostId | None, shown: Mapping[str, str]
+) -> list[str]:
     """Returns the line that starts a sandbox with its files in memory, without the program in it.
 
-    etc: the arguments that put files into /etc. user: whose processes they are on the host.
+    etc: the arguments that put files into /etc. user: whose processes they are on the host. shown:
+    the host's path for each directory that the sandbox sees read-only.
     """
     kept = ROOT_CAPABILITIES if spec.user == "root" else ()
     line = _namespaces(["--unshare-user"], user_id(spec), kept)
@@ -88,11 +91,11 @@ def line_in_memory(spec: SandboxSpec, etc: list[str], user: HostId | None) -> li
     if ETC not in spec.writable:
         for name in certificates(spec):
             line += ["--ro-bind-try", *[str(HOST_ETC / name)] * 2]
-    line += [*etc, *_devices(), "--remount-ro", "/", "--chdir", WORK]
+    line += [*etc, *_shown(shown), *_devices(), "--remount-ro", "/", "--chdir", WORK]
     return [*(_as_user(user.number) if user else ()), *_mounting(spec), *line]
 
 
-def line_on_disk(spec: SandboxSpec, root: Root, tools: Path) -> list[str]:
+def line_on_disk(spec: SandboxSpec, root: Root, tools: Path, shown: Mapping[str, str]) -> list[str]:
     """As `line_in_memory`, for a root on disk. tools: the files of the toolkit."""
     # There are several users here, so the runner can be another one than the agent.
     kept = ROOT_CAPABILITIES if spec.user == "root" else ("SETUID", "SETGID")
@@ -100,7 +103,12 @@ def line_on_disk(spec: SandboxSpec, root: Root, tools: Path) -> list[str]:
     for name, value in toolkit.environment().items():
         line += ["--setenv", name, value]
     line += ["--bind", str(root.path), "/", "--ro-bind", str(tools), toolkit.HOME]
-    return [*_as_user(root.users.first), *line, *_devices(), "--chdir", WORK]
+    line += [*_shown(shown), *_devices(), "--chdir", WORK]
+    return [*_as_user(root.users.first), *line]
+
+
+def _shown(directories: Mapping[str, str]) -> list[str]:
+    return [word for inside, path in directories.items() for word in ("--ro-bind", path, inside)]
 
 
 def _as_user(number: int) -> list[str]:

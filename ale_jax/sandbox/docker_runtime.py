@@ -24,6 +24,7 @@ from ale_jax.sandbox.async_sandbox import PROGRAM, AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
 from ale_jax.sandbox.booting import Surroundings, boot, files_limit, log_denial
 from ale_jax.sandbox.cgroups import Owner
+from ale_jax.sandbox.datasets import NO_DATASETS, Datasets
 from ale_jax.sandbox.docker_container import (
     TARGET,
     TROUBLE,
@@ -76,9 +77,11 @@ class DockerRuntime(StartsBlocking):
 
     name = "docker"
 
-    def __init__(self, spec: SandboxSpec, uplink: Uplink = DIRECT):
+    def __init__(
+        self, spec: SandboxSpec, uplink: Uplink = DIRECT, datasets: Datasets = NO_DATASETS
+    ):
         """Builds the image of `spec` if it is missing or does not match its recipe. uplink: how
-        what is permitted leaves this host.
+        what is permitted leaves this host. datasets: that it offers.
 
         Errors: SandboxStartError; ValueError for an invalid recipe.
         """
@@ -86,7 +89,8 @@ class DockerRuntime(StartsBlocking):
         if reason := _daemon_trouble():
             raise SandboxStartError(f"docker is not usable: {reason}")
         Hub().ensure(spec.image)
-        self._api, self._uplink = docker.from_env(timeout=int(API_S)).api, uplink
+        self._api = docker.from_env(timeout=int(API_S)).api
+        self._uplink, self._datasets = uplink, datasets
         self._owner, self._accounts = Owner.current(), Accounts(self._api)
         daemon_info = self._api.info()
         self._oci_runtimes, self._cpus = set(daemon_info.get("Runtimes", {})), daemon_info["NCPU"]
@@ -108,6 +112,7 @@ class DockerRuntime(StartsBlocking):
     async def prepare(self, spec: SandboxSpec) -> None:
         """Builds the image of `spec` if needed, which may take minutes. Errors: as `__init__`."""
         _refuse_unenforceable(spec)
+        self._datasets.of(spec)
         await asyncio.to_thread(Hub().ensure, spec.image)
 
     async def launch(
@@ -189,7 +194,7 @@ class DockerRuntime(StartsBlocking):
         streams. Removes it if the block fails."""
         async with contextlib.AsyncExitStack() as failed, contextlib.AsyncExitStack() as held:
             failed.callback(plan.release)
-            mounts = plan.mounts
+            mounts = plan.mounts + _shown(self._datasets.of(plan.spec))
             if plan.user:
                 await asyncio.to_thread(self._accounts.learn, plan.spec.image)
                 offer = self._accounts.offer(plan.spec.image, plan.uid)
@@ -253,6 +258,15 @@ class DockerRuntime(StartsBlocking):
         except TROUBLE:
             remove_container(self._api, container)
             raise
+
+
+def _shown(directories: Mapping[str, str]) -> list[Mount]:
+    """directories: the daemon's path for each that a container sees read-only."""
+    mounts = [Mount(to, path, type="bind", read_only=True) for to, path in directories.items()]
+    for mount in mounts:
+        # A mount further down would be writable, as runc makes only the topmost one read-only.
+        mount["BindOptions"] = {"NonRecursive": True}
+    return mounts
 
 
 def _refuse_unenforceable(spec: SandboxSpec) -> None:

@@ -7,6 +7,7 @@ import logging
 from ale_jax.config.rollout import is_service
 from ale_jax.sandbox.api import Runtime, SandboxStartError
 from ale_jax.sandbox.bubblewrap import BubblewrapRuntime
+from ale_jax.sandbox.datasets import NO_DATASETS, Datasets
 from ale_jax.sandbox.docker_runtime import DockerRuntime
 from ale_jax.sandbox.egress.uplink import DIRECT, Uplink
 from ale_jax.sandbox.kubernetes.runtime import KubernetesRuntime
@@ -20,21 +21,25 @@ RUNTIMES = {**AUTO, "kubernetes": KubernetesRuntime}
 log = logging.getLogger(__name__)
 
 
-def pick_runtime(name: str, spec: SandboxSpec, uplink: Uplink = DIRECT) -> Runtime:
+def pick_runtime(
+    name: str, spec: SandboxSpec, uplink: Uplink = DIRECT, datasets: Datasets = NO_DATASETS
+) -> Runtime:
     """Returns the runtime called `name`; "auto" is Docker if it works, otherwise bubblewrap.
 
-    uplink: how connections of its sandboxes leave this host.
+    uplink: how connections of its sandboxes leave this host. datasets: that it offers to them.
 
-    Errors: ValueError for an unknown name, or a proxy's file that cannot be used;
+    Errors: ValueError for an unknown name, or what of the latter two cannot be used here;
     SandboxStartError, with the command to fix it, if the requested runtime does not work here.
     """
     if name not in ("auto", *RUNTIMES):
         raise ValueError(f"runtime {name!r} must be one of auto, {', '.join(RUNTIMES)}")
     uplink.upstream()
+    datasets.check_here()
+    datasets.of(spec)
     reasons = []
     for candidate in AUTO if name == "auto" else (name,):
         try:
-            runtime = RUNTIMES[candidate](spec, uplink)
+            runtime = RUNTIMES[candidate](spec, uplink, datasets)
         except SandboxStartError as error:
             reasons.append(str(error))
             continue
@@ -49,8 +54,12 @@ def login_of(runtime: str) -> ServiceLogin:
     return ServiceLogin.of_environment() if is_service(runtime) else ServiceLogin()
 
 
-def runtime_of_run(name: str, spec: SandboxSpec, login: ServiceLogin, uplink: Uplink) -> Runtime:
+def runtime_of_run(
+    name: str, spec: SandboxSpec, login: ServiceLogin, uplink: Uplink, datasets: Datasets
+) -> Runtime:
     """Returns the runtime that `rollout.runtime` names: as `pick_runtime`, or that of a service,
-    whose operator says what its uplink is. login: of `login_of`, in the process that controls the
-    run."""
-    return ServiceRuntime(name, login) if is_service(name) else pick_runtime(name, spec, uplink)
+    whose operator says what its uplink and data sets are. login: of `login_of`, in the process that
+    controls the run."""
+    if is_service(name):
+        return ServiceRuntime(name, login)
+    return pick_runtime(name, spec, uplink, datasets)

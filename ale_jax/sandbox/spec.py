@@ -22,6 +22,9 @@ OCI_RUNTIMES = ("runc", "runsc", "kata")
 WORK, TMP, ETC, SHM = "/work", "/tmp", "/etc", "/dev/shm"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:@-]{0,254}")
+DATASETS = "/data"  # where data sets are, each in a directory with its name
+DATASET = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+MAX_DATASETS = 64
 MIN_DISK_MB = 16
 MIN_CPUS = 0.01  # 1 ms of every 100 ms (cpu.max)
 # Beyond what any host has; sums and products of such numbers stay exact.
@@ -105,6 +108,11 @@ class SandboxSpec(Settings):
         "further environment variables, each (name, value). With `writable` and `network.allow` at "
         "most MAX_TEXT_BYTES of JSON.",
     )
+    datasets: tuple[str, ...] = setting(
+        (),
+        f"names of data sets that the host's operator offers: read-only in {DATASETS}/NAME, and "
+        "the same files for all sandboxes. Others are refused.",
+    )
     network: EgressPolicy = section(EgressPolicy)
     command_seconds: float = setting(
         10.0,
@@ -144,6 +152,7 @@ class SandboxSpec(Settings):
             )
         for path in self.writable:
             _check_writable(path, self.user)
+        _check_datasets(self.datasets, self.writable)
         directories = len(self.parts) + 1
         if directories * self.files_mb > self.memory_mb:
             raise ValueError(
@@ -215,6 +224,21 @@ def _check_writable(path: str, user: str) -> None:
     above = any(path == part or part.startswith(f"{path}/") for part in system)
     if above or (path.startswith(KERNEL) and path != SHM):
         raise ValueError(f"sandbox writable {path!r:.80} is part of the system: choose another")
+
+
+def _check_datasets(names: tuple[str, ...], writable: tuple[str, ...]) -> None:
+    for name in names:
+        if not DATASET.fullmatch(name):
+            raise ValueError(f"sandbox datasets {name!a:.80} must be a name such as wiki-2025")
+    if len(set(names)) != len(names) or len(names) > MAX_DATASETS:
+        raise ValueError(
+            f"sandbox datasets {names!r:.200}: name each once, and at most {MAX_DATASETS}"
+        )
+    for path in writable:
+        if names and f"{path}/".startswith(f"{DATASETS}/"):
+            raise ValueError(
+                f"sandbox writable {path!r:.80} is where the data sets are: choose another"
+            )
 
 
 def _from_json(record: type, values: Any, path: str) -> Any:

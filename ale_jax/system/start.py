@@ -21,6 +21,7 @@ from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.monitor.evaluations import EVALUATIONS_FILE, WARM_START, recorded_names
 from ale_jax.monitor.metrics import METRICS_FILE, read_metrics
 from ale_jax.sandbox.api import Runtime
+from ale_jax.sandbox.datasets import Datasets
 from ale_jax.sandbox.runtime import login_of, runtime_of_run
 from ale_jax.sandbox.sdk.service_runtime import ServiceRuntime
 from ale_jax.sandbox.spec import SandboxSpec
@@ -101,7 +102,8 @@ def make_setting(
 def _runtime(config: RunConfig, spec: SandboxSpec) -> Runtime:
     """Errors: SandboxStartError; ValueError if a service could never have as many sandboxes."""
     rollout, calls = config.rollout, 1
-    runtime = runtime_of_run(rollout.runtime, spec, login_of(rollout.runtime), rollout.uplink)
+    login, datasets = login_of(rollout.runtime), Datasets.parse(rollout.datasets)
+    runtime = runtime_of_run(rollout.runtime, spec, login, rollout.uplink, datasets)
     if isinstance(runtime, ServiceRuntime):
         if config.external_agent.command:
             calls += 1  # its way to the policy

@@ -49,6 +49,7 @@ RESUMABLE_FIELDS = (
     "rollout.retries",
     "rollout.uplink.networks",
     "rollout.uplink.proxy",
+    "rollout.datasets",
     "rollout.placement.cpus",
     "rollout.placement.memory_mb",
     "rollout.placement.resources",

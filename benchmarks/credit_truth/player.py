@@ -21,6 +21,7 @@ from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.records import EpisodeKey, Prefix, RolloutRequest, Trajectory
 from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.rollout.policy_client import PolicyClient
+from ale_jax.sandbox.datasets import Datasets
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.worlds.families import PlayableFamilies
 from ale_jax.worlds.schedule import Schedule
@@ -44,7 +45,8 @@ class Player:
             )
             self._url = stack.enter_context(served(make_app(self._ledger.episodes, config.name)))
             rollout = config.rollout
-            runtime = pick_runtime(rollout.runtime, config.sandbox, rollout.uplink)
+            datasets = Datasets.parse(rollout.datasets)
+            runtime = pick_runtime(rollout.runtime, config.sandbox, rollout.uplink, datasets)
             worlds = PlayableFamilies(Schedule.of(config).families, config.sandbox)
             self._runner = EpisodeRunner(
                 lambda spec: runtime.start(spec, {"role": "credit_truth"}), worlds, config.agent

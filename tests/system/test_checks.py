@@ -110,13 +110,20 @@ def test_a_quantised_sampler_is_fine_where_the_learner_says_what_it_would_have_d
     checked_config(smoke_with({"engine.weights": "int8", "algo.old_logp": "generating"}))
 
 
-def test_an_uplink_is_for_sandboxes_with_a_network():
+def test_an_uplink_and_data_sets_are_for_sandboxes_of_the_runs_own_machines():
     uplink = {"rollout.uplink.networks": ("10.0.5.7:3141",)}
-    online = checked_config(smoke_with(uplink | {"sandbox.network.mode": "open"}))
+    offer = {"sandbox.network.mode": "open", "rollout.datasets": ("wiki=/srv/wiki",)}
+    online = checked_config(smoke_with(uplink | offer))
+    assert worker_spec(online).datasets.entries == (("wiki", "/srv/wiki"),)
     assert worker_spec(online).uplink.networks == ("10.0.5.7:3141",)
     with pytest.raises(ValueError, match=r"rollout.uplink .*10.0.5.7:3141.* sandbox.network.mode"):
         checked_config(smoke_with(uplink))
-    elsewhere = {"sandbox.network.mode": "open", "rollout.runtime": "http://127.0.0.1:8700"}
+    with pytest.raises(ValueError, match=": NAME=/PATH"):
+        checked_config(smoke_with({"rollout.datasets": ("wiki",)}))
+    with pytest.raises(ValueError, match=r"wiki=/srv/wiki.* the operator of"):
+        service = {"rollout.runtime": "http://127.0.0.1:8700"}
+        checked_config(smoke_with(service | {"rollout.datasets": ("wiki=/srv/wiki",)}))
+    elsewhere = service | {"sandbox.network.mode": "open"}
     with pytest.raises(ValueError, match=r"10.0.5.7:3141.* the operator of .*127.0.0.1:8700"):
         checked_config(smoke_with(uplink | elsewhere))
     with pytest.raises(ValueError, match="within one of"):

@@ -20,6 +20,7 @@ from ale_jax.sandbox import bubblewrap, cgroups, docker_runtime
 from ale_jax.sandbox.api import Runtime, SandboxError
 from ale_jax.sandbox.cli import tables
 from ale_jax.sandbox.cli.parser import Connection, spec_of
+from ale_jax.sandbox.datasets import Datasets
 from ale_jax.sandbox.disk import roots
 from ale_jax.sandbox.disk.images import ImageFiles
 from ale_jax.sandbox.docker_runtime import DockerRuntime
@@ -124,7 +125,8 @@ def _own(arguments: argparse.Namespace, make_pool: MakePool) -> int:
 
 def _runtime(arguments: argparse.Namespace, spec: SandboxSpec) -> MakeRuntime:
     uplink = Uplink(tuple(arguments.uplink_network), arguments.uplink_proxy)
-    return functools.partial(pick_runtime, arguments.runtime, spec, uplink)
+    datasets = Datasets.parse(arguments.dataset)
+    return functools.partial(pick_runtime, arguments.runtime, spec, uplink, datasets)
 
 
 def _options(arguments: argparse.Namespace) -> PoolOptions:
@@ -137,9 +139,10 @@ def _options(arguments: argparse.Namespace) -> PoolOptions:
 
 
 def _asked(arguments: argparse.Namespace) -> dict[str, Any]:
-    names = ("runtime", "slots", "memory_mb", "cpus", "snapshots", "uplink_network", "uplink_proxy")
+    names = ("runtime", "slots", "memory_mb", "cpus", "snapshots")
+    around = ("uplink_network", "uplink_proxy", "dataset")
     recipes = os.environ.get(RECIPES_VARIABLE, "")
-    return {name: getattr(arguments, name) for name in names} | {"recipes": recipes}
+    return {name: getattr(arguments, name) for name in (*names, *around)} | {"recipes": recipes}
 
 
 async def _farewell(pool: SandboxPool, state: str) -> None:

@@ -8,13 +8,14 @@ import os
 import ssl
 from typing import Any, TypedDict
 
+from ale_jax.sandbox.datasets import FORM as DATASET_FORM
 from ale_jax.sandbox.egress.uplink import EXAMPLES
 from ale_jax.sandbox.egress.upstream import FILE_FORM, URL_FORM
 from ale_jax.sandbox.hub.store import RECIPES_VARIABLE
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.sdk.login import CA, IN_CLEAR, TOKEN, URL
 from ale_jax.sandbox.service.access import FORM, ServiceSettings
-from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.sandbox.spec import DATASETS, SandboxSpec
 
 ID = "ID"  # how all commands call an argument that is a sandbox's id
 SHELLS = ("bash", "zsh")
@@ -227,6 +228,14 @@ def add_serve_options(serve: argparse.ArgumentParser) -> None:
         default="",
         metavar="PROXY",
         help=f"HTTP proxy that leads out: {URL_FORM}, or a file of mode 600 with {FILE_FORM}",
+    )
+    serve.add_argument(
+        "--dataset",
+        action="append",
+        default=[],
+        metavar=DATASET_FORM,
+        help=f"directory that specs may name, read-only in {DATASETS}/NAME; may be repeated. Tokens"
+        " need datasets=NAME in their line, administrators do not",
     )
     serve.add_argument("--snapshots", default="", help="directory for persistent snapshots")
     serve.add_argument(

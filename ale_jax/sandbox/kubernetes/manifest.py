@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ale_jax.sandbox import agent_program, toolkit
@@ -63,6 +63,16 @@ def refuse_unenforceable(spec: SandboxSpec) -> None:
         )
     if spec.ale_agent:
         raise SandboxStartError(agent_program.BELONGS_IN_IMAGE)
+    refuse_datasets(spec.datasets)
+
+
+def refuse_datasets(names: Sequence[str]) -> None:
+    """Errors: SandboxStartError, as pods that may mount a node's paths may mount all of them."""
+    if names:
+        raise SandboxStartError(
+            f"kubernetes mounts no data sets ({', '.join(names)}): put them into the image, or use "
+            "machines with Docker or bubblewrap"
+        )
 
 
 def tools_image() -> str:

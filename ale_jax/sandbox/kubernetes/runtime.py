@@ -14,6 +14,7 @@ from ale_jax.sandbox.api import SandboxError, SandboxStartError
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
 from ale_jax.sandbox.blocking import StartsBlocking
 from ale_jax.sandbox.booting import AGENT_ID, Surroundings, boot, limits_without_groups, log_denial
+from ale_jax.sandbox.datasets import NO_DATASETS, Datasets
 from ale_jax.sandbox.egress.proxy import Record
 from ale_jax.sandbox.egress.uplink import DIRECT, Uplink
 from ale_jax.sandbox.kubernetes.cluster import Cluster, ClusterError, Object
@@ -23,6 +24,7 @@ from ale_jax.sandbox.kubernetes.manifest import (
     ROLE,
     image_of,
     pod_of,
+    refuse_datasets,
     refuse_unenforceable,
     tools_image,
 )
@@ -48,10 +50,14 @@ class KubernetesRuntime(StartsBlocking):
         "files": "size of emptyDir",
     }
 
-    def __init__(self, spec: SandboxSpec, uplink: Uplink = DIRECT):
-        """uplink: how what is permitted leaves this pod. Errors: SandboxStartError."""
+    def __init__(
+        self, spec: SandboxSpec, uplink: Uplink = DIRECT, datasets: Datasets = NO_DATASETS
+    ):
+        """uplink: how what is permitted leaves this pod. datasets: none may be offered. Errors:
+        SandboxStartError."""
         self._uplink = uplink
         refuse_unenforceable(spec)
+        refuse_datasets([name for name, _ in datasets.entries])
         image_of(spec)
         self._tools, self._cluster = tools_image(), Cluster()
         try:

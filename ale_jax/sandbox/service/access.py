@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from ale_jax.sandbox.service.protocol import Refusal
 from ale_jax.sandbox.service.tenants import DEFAULT_QUOTA, Quota
+from ale_jax.sandbox.spec import DATASET, SandboxSpec
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -63,18 +64,29 @@ class ServiceSettings:
 VARIABLE = "ALE_SANDBOX_TOKENS"
 NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
 MIN_TOKEN = 16  # characters
-FORM = "NAME TOKEN [admin] [LIMIT=NUMBER ...]"
+FORM = "NAME TOKEN [admin] [LIMIT=NUMBER ...] [datasets=NAME,...]"
+GIVES = "datasets="
 EVERYBODY = "*"  # its line sets the limits of tokens that do not set them
 REMEDY = "python -c 'import secrets; print(secrets.token_urlsafe(24))' makes one"
 
 
 @dataclasses.dataclass(frozen=True)
 class Tenant:
-    """The owner of sandboxes. admin: has access to everybody's."""
+    """The owner of sandboxes. admin: has access to everybody's, and to all data sets. datasets:
+    those that its sandboxes may see."""
 
     name: str
     admin: bool = False
     quota: Quota = DEFAULT_QUOTA
+    datasets: frozenset[str] = frozenset()
+
+    def check_datasets(self, spec: SandboxSpec) -> None:
+        """Errors: Refusal (403), which is the same whether the host has such a data set or not."""
+        for name in spec.datasets:
+            if not (self.admin or name in self.datasets):
+                message = f"the data set {name!r} is not given to this token"
+                remedy = f"the operator writes {GIVES}{name} into its line"
+                raise Refusal(403, "forbidden", message, remedy)
 
 
 class Tokens:
@@ -103,7 +115,7 @@ class Tokens:
 def parse_tokens(lines: Iterable[str], source: str) -> Tokens:
     """Reads one FORM per line; # starts a comment. Errors: ValueError, without the token."""
     numbered = [(n, line.partition("#")[0].split()) for n, line in enumerate(lines, 1)]
-    quota, quotas, tokens = DEFAULT_QUOTA, dict[str, Quota](), dict[bytes, Tenant]()
+    quota, tenants, tokens = DEFAULT_QUOTA, dict[str, Tenant](), dict[bytes, Tenant]()
     # The line of all tokens comes first, wherever it is in the file.
     for number, words in sorted(numbered, key=lambda each: each[1][:1] != [EVERYBODY]):
         try:
@@ -112,7 +124,8 @@ def parse_tokens(lines: Iterable[str], source: str) -> Tokens:
             elif words:
                 token, tenant = _tenant(words, quota)
                 _add(tokens, token, tenant)
-                if quotas.setdefault(tenant.name, tenant.quota) != tenant.quota:
+                other = tenants.setdefault(tenant.name, tenant)
+                if (other.quota, other.datasets) != (tenant.quota, tenant.datasets):
                     raise ValueError(f"another token of {tenant.name!r} has other limits")
         except ValueError as error:
             raise ValueError(f"{source}, line {number}: {error}") from None
@@ -128,7 +141,12 @@ def _tenant(words: Sequence[str], quota: Quota) -> tuple[str, Tenant]:
     if len(token) < MIN_TOKEN:
         raise ValueError(f"the token has {len(token)} characters; {REMEDY}")
     admin = rest[:1] == ["admin"]
-    return token, Tenant(name, admin, quota.updated(rest[admin:]))
+    limits = [word for word in rest[admin:] if not word.startswith(GIVES)]
+    given = [word.removeprefix(GIVES) for word in rest[admin:] if word.startswith(GIVES)]
+    datasets = frozenset(each for names in given for each in names.split(","))
+    if wrong := sorted(each for each in datasets if not DATASET.fullmatch(each)):
+        raise ValueError(f"{GIVES}{wrong[0]!a:.80} must be names of data sets, parted by commas")
+    return token, Tenant(name, admin, quota.updated(limits), datasets)
 
 
 def _add(tokens: dict[str, Tenant], token: str, tenant: Tenant) -> None:

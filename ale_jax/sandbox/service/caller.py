@@ -80,7 +80,9 @@ class Caller:
 
     async def fork(self, id: str, count: int) -> list[Status]:
         account = self.account
-        account.check((await self.status(id)).spec)
+        spec = (await self.status(id)).spec
+        account.check(spec)
+        self.tenant.check_datasets(spec)
         most, own = account.quota.snapshot_bytes, self.pools_id(id)
         with self.naming():
             found = await self.pool.fork(own, count, most, account.limits)
@@ -195,6 +197,7 @@ class Caller:
         if request.labels.get(OWNER, self.tenant.name) != self.tenant.name:
             raise ValueError(f"label {OWNER!r} is reserved for the service: leave it out")
         self.account.check(request.spec)
+        self.tenant.check_datasets(request.spec)
         limit = self.account.time_limit
         return dataclasses.replace(
             request,

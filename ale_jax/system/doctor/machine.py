@@ -19,6 +19,7 @@ from ale_jax.config.run import RunConfig
 from ale_jax.files import write_atomically
 from ale_jax.learn.checkpoint import bytes_to_come, complete_checkpoints, state_bytes
 from ale_jax.model.sharding import abstract_mesh, mesh_sizes
+from ale_jax.sandbox.datasets import Datasets
 from ale_jax.sandbox.pool.accounting import memory_here_mb
 from ale_jax.sandbox.pool.machines import FILES_BESIDE, FILES_EACH
 from ale_jax.sandbox.runtime import login_of, runtime_of_run
@@ -205,7 +206,8 @@ def check_sandboxes(config: RunConfig) -> Finding:
     if spec is None:
         return ok(name, "none, as no task needs one")
     rollout = config.rollout
-    runtime = runtime_of_run(rollout.runtime, spec, login_of(rollout.runtime), rollout.uplink)
+    login, datasets = login_of(rollout.runtime), Datasets.parse(rollout.datasets)
+    runtime = runtime_of_run(rollout.runtime, spec, login, rollout.uplink, datasets)
     began = time.monotonic()
     with runtime.start(spec, {}) as sandbox:
         result = sandbox.run("true")

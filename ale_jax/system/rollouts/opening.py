@@ -17,6 +17,7 @@ from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.gateway.server import served
 from ale_jax.monitor.events import Recorder
 from ale_jax.rollout.worker import RolloutWorker, WorkerSpec
+from ale_jax.sandbox.datasets import Datasets
 from ale_jax.sandbox.runtime import login_of
 from ale_jax.system.rollouts.policy_replicas import PolicyReplica, PolicyReplicas
 from ale_jax.system.rollouts.pool import WorkerPool
@@ -84,6 +85,7 @@ def worker_spec(config: RunConfig) -> WorkerSpec:
         config.external_agent,
         login_of(config.rollout.runtime),
         config.rollout.uplink,
+        Datasets.parse(config.rollout.datasets),
     )
 
 

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from ale_jax.sandbox.api import ImageMissing, SandboxStartError
+from ale_jax.sandbox.datasets import Datasets
 from ale_jax.sandbox.kubernetes import machine, manifest
 from ale_jax.sandbox.kubernetes.cluster import Cluster
 from ale_jax.sandbox.kubernetes.manifest import image_of
@@ -106,12 +107,15 @@ def test_the_limits_are_those_of_the_spec_with_its_files_and_its_runner(server, 
         ({"disk_mb": 100}, "cannot reset a root on disk of 100 MB: leave disk_mb at 0"),
         ({"ale_agent": True}, "put the agent into the image"),
         ({"image": "ale-shell"}, "image 'ale-shell' is in no registry"),
+        ({"datasets": ("wiki",)}, r"mounts no data sets \(wiki\)"),
     ],
 )
 def test_what_a_pod_cannot_be_is_refused_by_name(change, told):
     spec = dataclasses.replace(POD, **change)
     with pytest.raises(SandboxStartError, match=told):
         KubernetesRuntime(spec)
+    with pytest.raises(SandboxStartError, match=r"mounts no data sets \(wiki\)"):
+        pick_runtime("kubernetes", POD, datasets=Datasets((("wiki", "/usr"),)))
 
 
 @pytest.mark.heavy
