@@ -20,8 +20,8 @@ from ale_jax.evaluation.validate import ItemReport, Played, Validator
 from ale_jax.monitor.text import one_line
 from ale_jax.records import Task
 from ale_jax.rollout.play import EpisodeRunner
-from ale_jax.sandbox.api import JudgedSandbox, Runtime
-from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.sandbox.api import JudgedSandbox
+from ale_jax.sandbox.runtime import Picked, pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.worlds.families import Families, Family, PlayableFamilies, open_families
 from ale_jax.worlds.items import EVAL, TRAIN
@@ -99,7 +99,7 @@ def _domain(given: str) -> Domain:
 
 
 @functools.cache
-def _runtime(name: str, spec: SandboxSpec) -> Runtime:
+def _runtime(name: str, spec: SandboxSpec) -> Picked:
     return pick_runtime(name, spec)
 
 

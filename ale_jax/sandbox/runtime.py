@@ -15,15 +15,17 @@ from ale_jax.sandbox.sdk.login import ServiceLogin
 from ale_jax.sandbox.sdk.service_runtime import ServiceRuntime
 from ale_jax.sandbox.spec import SandboxSpec
 
-AUTO = {"docker": DockerRuntime, "bubblewrap": BubblewrapRuntime}  # in the order of preference
-RUNTIMES = {**AUTO, "kubernetes": KubernetesRuntime}
+Picked = DockerRuntime | BubblewrapRuntime | KubernetesRuntime
+# In the order of preference.
+AUTO: dict[str, type[Picked]] = {"docker": DockerRuntime, "bubblewrap": BubblewrapRuntime}
+RUNTIMES: dict[str, type[Picked]] = {**AUTO, "kubernetes": KubernetesRuntime}
 
 log = logging.getLogger(__name__)
 
 
 def pick_runtime(
     name: str, spec: SandboxSpec, uplink: Uplink = DIRECT, datasets: Datasets = NO_DATASETS
-) -> Runtime:
+) -> Picked:
     """Returns the runtime called `name`; "auto" is Docker if it works, otherwise bubblewrap.
 
     uplink: how connections of its sandboxes leave this host. datasets: that it offers to them.

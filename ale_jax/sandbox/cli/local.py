@@ -17,7 +17,7 @@ from fastapi import APIRouter
 from rich.console import Console
 
 from ale_jax.sandbox import bubblewrap, cgroups, docker_runtime
-from ale_jax.sandbox.api import Runtime, SandboxError
+from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.cli import tables
 from ale_jax.sandbox.cli.parser import Connection, spec_of
 from ale_jax.sandbox.datasets import Datasets
@@ -33,7 +33,7 @@ from ale_jax.sandbox.pool.api import SandboxPool
 from ale_jax.sandbox.pool.machines import raise_file_limit
 from ale_jax.sandbox.pool.node_pool import NodePool
 from ale_jax.sandbox.pool.options import ManagedPool, PoolOptions, closed_at_exit
-from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.sandbox.runtime import Picked, pick_runtime
 from ale_jax.sandbox.sdk.client import SandboxClient
 from ale_jax.sandbox.service import rock
 from ale_jax.sandbox.service.access import ServiceSettings, read_tokens
@@ -43,7 +43,7 @@ from ale_jax.sandbox.service.server import bind, serve, tls_of, url_of
 from ale_jax.sandbox.spec import SandboxSpec
 
 # As `pick_runtime`, on the machine whose sandboxes it starts.
-MakeRuntime = Callable[[], Runtime]
+MakeRuntime = Callable[[], Picked]
 # Creates a pool; also returns a label of where it runs.
 MakePool = Callable[[MakeRuntime, PoolOptions], tuple[ManagedPool, str]]
 
