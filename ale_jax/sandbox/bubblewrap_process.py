@@ -27,7 +27,7 @@ from ale_jax.sandbox.link import Link
 from ale_jax.sandbox.runner.processes import ENVIRONMENT
 from ale_jax.sandbox.runner.usage import Usage, read_usage
 from ale_jax.sandbox.runner.world import DEVICES
-from ale_jax.sandbox.spec import ETC, ROOT_CAPABILITIES, WORK, SandboxSpec
+from ale_jax.sandbox.spec import DATASETS, ETC, ROOT_CAPABILITIES, WORK, SandboxSpec
 from ale_jax.sandbox.vitals import Vitals, first_process, read_vitals
 
 HOST_ETC = Path("/etc")
@@ -103,7 +103,9 @@ def line_on_disk(spec: SandboxSpec, root: Root, tools: Path, shown: Mapping[str,
     for name, value in toolkit.environment().items():
         line += ["--setenv", name, value]
     line += ["--bind", str(root.path), "/", "--ro-bind", str(tools), toolkit.HOME]
-    line += [*_shown(shown), *_devices(), "--chdir", WORK]
+    if shown:  # below a mount, which user root can neither move nor replace by a link
+        line += ["--perms", "0755", "--tmpfs", DATASETS, *_shown(shown), "--remount-ro", DATASETS]
+    line += [*_devices(), "--chdir", WORK]
     return [*_as_user(root.users.first), *line]
 
 
