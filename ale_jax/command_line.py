@@ -83,10 +83,27 @@ FLAGS = {
         "play the episodes on the nodes of a Ray cluster that runs, and that this machine is "
         "part of (auto: the one that it is part of), instead of on this machine",
     ),
-    "out": Flag(flags.DEFINE_string, "", "FOLDER", "a new folder for the weights"),
+    "out": Flag(flags.DEFINE_string, "", "FOLDER", "where the weights, or episodes, are written"),
     "adapter": Flag(flags.DEFINE_bool, False, "", "write only the adapters, in PEFT's format"),
     "host": Flag(flags.DEFINE_string, "127.0.0.1", "ADDRESS", "where clients are answered"),
     "port": Flag(flags.DEFINE_integer, 8000, "PORT", "at which port; 0 for a free one"),
+    "policy": Flag(
+        flags.DEFINE_string,
+        "newest",
+        "POLICY",
+        "newest or step:N of the run in --workdir, hf:DIR with weights, or http://HOST/v1#MODEL of "
+        "OpenAI's API, with its key in ALE_POLICY_KEY",
+    ),
+    "samples": Flag(flags.DEFINE_integer, 1, "N", "episodes of each item"),
+    "limit": Flag(flags.DEFINE_integer, 0, "N", "items, evenly of all families; 0 for all"),
+    "split": Flag(flags.DEFINE_string, "eval", "NAME", "of the items: eval, or train"),
+    "sampling": Flag(
+        flags.DEFINE_string,
+        "",
+        "NAME",
+        "greedy, or paper (temperature 0.7, top-p 0.8, top-k 20); the config's eval_sampling",
+    ),
+    "dry-run": Flag(flags.DEFINE_bool, False, "", "print what would be played, and play nothing"),
     "world": Flag(
         flags.DEFINE_string,
         "",
@@ -145,6 +162,14 @@ COMMANDS = {
         "check that the tasks of a world, or of a config's worlds, can be solved, not by doing "
         "nothing, and are the same each time; exit code 1 if not",
         ("world", "config", "items", "runtime", "workers", "json"),
+    ),
+    "eval": Command(
+        "play the evaluation tasks of a config with any policy, write one line for each episode "
+        "into --out, and print what they tell; the same line goes on, and plays nothing twice",
+        (
+            *("config", "workdir", "out", "policy", "samples", "limit", "split", "sampling"),
+            *("workers", "dry-run", "json"),
+        ),
     ),
     "compare": Command(
         "say how evaluations (folders with an episodes.jsonl) differ from the first of them, item "

@@ -83,6 +83,8 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
                 options.world, options.items, options.runtime, options.workers, options.json
             )
             return run_validate(asked, values)
+        if command == "eval":
+            return _eval(options, overrides)
         return _launch(argv, command, options, overrides, run)
     except KeyboardInterrupt:
         print("interrupted: the same command continues from the last checkpoint", file=sys.stderr)
@@ -92,6 +94,16 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
             traceback.print_exc()
         print(f"error: {_one_line(error)}", file=sys.stderr)
         return EXIT_FAILED
+
+
+def _eval(options: flags.FlagValues, overrides: Sequence[str]) -> int:
+    from ale_jax.system.eval_command import Options, run_eval
+
+    names = ("out", "policy", "workdir", "samples", "limit", "split", "sampling", "workers", "json")
+    given: dict[str, Any] = {name: options[name].value for name in names}
+    given["dry_run"] = options["dry-run"].value
+    run_eval(read_config(options.config, overrides), Options(**given))
+    return 0
 
 
 def _launch(

@@ -14,7 +14,7 @@ from ale_jax.evaluation.episodes import Result
 from ale_jax.evaluation.intervals import Estimate
 from ale_jax.evaluation.power import Power
 from ale_jax.evaluation.seeds import SeedComparison
-from ale_jax.evaluation.statistics import Summary, summarize
+from ale_jax.evaluation.statistics import Summary, breakdown, summarize
 from ale_jax.evaluation.verdict import Verdict
 from ale_jax.monitor.text import one_line
 
@@ -32,6 +32,18 @@ def show(results: Sequence[Result], comparisons: Compared) -> None:
         console.print(table)
     for line in _sentences(results, comparisons):
         console.print(escape(line), soft_wrap=True)
+
+
+def show_one(result: Result) -> None:
+    """Prints what the episodes of one evaluation tell: in all, and by parts of them."""
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    console.print(summaries({result.name: summarize(result.episodes)}))
+    for column, rows in breakdown(result.episodes).items():
+        if len(rows) > 1:
+            console.print(summaries(rows, f"By {_name(column)}"))
+    rewards = summarize(result.episodes).rewards
+    for name, estimate in rewards.items():
+        console.print(escape(f"reward {one_line(name, NAME_CHARS)}: {_plain(estimate)}"))
 
 
 def summaries(rows: Mapping[str, Summary], title: str = "Results") -> Table:

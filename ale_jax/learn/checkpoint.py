@@ -209,6 +209,10 @@ class Checkpoints:
         """Tells whether there is a complete checkpoint; it may still be damaged."""
         return bool(self._complete())
 
+    def steps(self) -> list[int]:
+        """Returns the steps of the complete checkpoints, oldest first."""
+        return list(map(_step, self._complete()))
+
     def require_room(self, state: Any) -> None:
         """Raises ValueError unless the disk has room for `keep` checkpoints of `state` and the one
         that is written before the oldest is removed. state: arrays, or their abstract form."""
@@ -223,9 +227,11 @@ class Checkpoints:
                 "--workdir"
             )
 
-    def restore_latest(self, target: Any) -> tuple[int, Any, dict[str, Any]] | None:
-        """Returns (step, state, host) of the newest checkpoint that is intact; None if none was
-        saved.
+    def restore_latest(
+        self, target: Any, step: int | None = None
+    ) -> tuple[int, Any, dict[str, Any]] | None:
+        """Returns (step, state, host) of the newest checkpoint that is intact, or of that of a
+        step; None if none was saved.
 
         target: a state of the same shapes, or its jax.ShapeDtypeStruct with shardings. The restored
         arrays have the shardings of the target's.
@@ -236,6 +242,8 @@ class Checkpoints:
           OSError: a checkpoint cannot be read, and may be intact.
         """
         for folder in reversed(self._complete()):
+            if step is not None and step != _step(folder):
+                continue
             try:
                 manifest = self._verify(folder)
                 host = read_json(folder / HOST_FILE)

@@ -125,8 +125,9 @@ class Start:
     oracles: Sequence[Expert] | None = None
 
 
-def restore(setting: Setting, checkpoints: Checkpoints) -> Start | None:
-    """Restores the newest checkpoint that is intact; None if the run has not saved any yet.
+def restore(setting: Setting, checkpoints: Checkpoints, step: int | None = None) -> Start | None:
+    """Restores the newest checkpoint that is intact, or that of a step; None if the run has not
+    saved any yet.
 
     Raises:
       ValueError: all checkpoints are damaged or missing, or the tokenizer or the warm start's
@@ -145,8 +146,11 @@ def restore(setting: Setting, checkpoints: Checkpoints) -> Start | None:
     tokenizer = ChatTokenizer.load(folder)
     trainer = setting.make_trainer(tokenizer)
     checkpoints.require_room(trainer.whole)
-    found = checkpoints.restore_latest(STATE)
-    assert found is not None, "there is a complete checkpoint"
+    found = checkpoints.restore_latest(STATE, step)
+    if found is None:
+        assert step is not None, "there is a complete checkpoint"
+        kept = ", ".join(map(str, checkpoints.steps())) or "none"
+        raise ValueError(f"there is no checkpoint of step {step} in {setting.path}: it has {kept}")
     step, _, host = found
     if step and WARM_START not in recorded_names(setting.path):
         raise ValueError(

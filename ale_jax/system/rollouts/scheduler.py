@@ -113,15 +113,19 @@ class RolloutScheduler:
         requests: Sequence[RolloutRequest],
         sampling: Sampling,
         on_result: Callable[[int], None] = lambda done: None,
+        on_trajectory: Callable[[Trajectory], None] = lambda trajectory: None,
     ) -> list[Trajectory]:
         """Plays episodes like `evaluate`, for episodes that may start after a prefix. They are
-        played before all episodes in the queue."""
+        played before all episodes in the queue. on_trajectory: called with each as it finishes, in
+        the caller's thread."""
         results: dict[EpisodeKey, Trajectory] = {}
+        fresh: deque[Trajectory] = deque()
         changed = threading.Condition()
 
         def collect(trajectory: Trajectory) -> None:
             with changed:
                 results[trajectory.episode.key] = trajectory
+                fresh.append(trajectory)
                 changed.notify()
 
         keys = [each.key for each in requests]
@@ -133,6 +137,10 @@ class RolloutScheduler:
                 changed.wait(timeout=0.5)
                 self.check()
                 on_result(len(results))
+                while fresh:
+                    on_trajectory(fresh.popleft())
+        for trajectory in fresh:  # all came before the first look
+            on_trajectory(trajectory)
         self.check()
         return [results[key] for key in keys]
 

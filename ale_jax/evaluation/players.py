@@ -1,0 +1,102 @@
+"""Plays the episodes of an evaluation with a policy behind an endpoint."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+import httpx
+
+from ale_jax.agent.transcripts import RecordingPolicy
+from ale_jax.config.engine import Sampling
+from ale_jax.errors import RunFailed
+from ale_jax.evaluation.chat import TIMEOUT, ChatPolicy, Endpoint
+from ale_jax.evaluation.episodes import EpisodeRecord
+from ale_jax.evaluation.plan import Plan
+from ale_jax.records import Episode, EpisodeKey, Task
+from ale_jax.rollout.play import EpisodeRunner
+from ale_jax.status import STATUS_RULES, Status
+from ale_jax.worlds.api import Message
+from ale_jax.worlds.families import Families
+
+Deliver = Callable[[EpisodeRecord], None]
+
+
+class EndpointPlayer:
+    """Plays with an endpoint, up to `workers` episodes at once. retries: of an episode that the
+    system could not finish."""
+
+    def __init__(
+        self, endpoint: Endpoint, sampling: Sampling, reply_tokens: int, workers: int, retries: int
+    ):
+        self._endpoint, self._sampling, self._reply_tokens = endpoint, sampling, reply_tokens
+        self._workers, self._retries = workers, retries
+
+    def play(
+        self, plan: Plan, keys: Sequence[EpisodeKey], runner: EpisodeRunner, deliver: Deliver
+    ) -> None:
+        """Plays each of `keys` once, and delivers each as it finishes.
+
+        Raises:
+          RunFailed: the endpoint does not answer; what is delivered stays.
+        """
+        with httpx.Client(timeout=TIMEOUT) as client, contextlib.ExitStack() as stack:
+            pool = stack.enter_context(ThreadPoolExecutor(self._workers))
+            stack.callback(pool.shutdown, wait=True, cancel_futures=True)
+            waiting = [pool.submit(self._play, client, plan, key, runner) for key in keys]
+            for each in as_completed(waiting):
+                deliver(each.result())
+
+    def _play(
+        self, client: httpx.Client, plan: Plan, key: EpisodeKey, runner: EpisodeRunner
+    ) -> EpisodeRecord:
+        for attempt in range(self._retries + 1):
+            chat = ChatPolicy(client, self._endpoint, self._sampling, self._reply_tokens)
+            policy = RecordingPolicy(chat)
+            episode = runner.play(key, policy, attempt=(key, attempt)).episode
+            if not STATUS_RULES[episode.status].retry:
+                break
+        if episode.status is Status.MODEL_ERROR:
+            raise RunFailed(
+                f"the policy does not answer ({episode.detail:.300}): the same command goes on "
+                "once it does"
+            )
+        return record_of(plan.families, episode, chat.tokens, policy.messages)
+
+
+def record_of(
+    families: Families, episode: Episode, tokens: int, messages: Sequence[Message], turns: int = -1
+) -> EpisodeRecord:
+    """Returns an episode as it is written down. tokens: that the policy wrote. turns: instead of
+    the episode's, which those of an agent's program does not count; -1: the episode's."""
+    key, family = episode.key, families[episode.key.task.family]
+    reward = episode.reward
+    return EpisodeRecord(
+        world=family.domain.world,
+        family=family.name,
+        item=key.task.item,
+        sample=key.member,
+        status=episode.status,
+        reward=reward,
+        rewards=dict(episode.rewards),
+        solved=reward is not None and episode.is_solved,
+        turns=episode.turns if turns < 0 else turns,
+        policy_tokens=tokens,
+        truncated=STATUS_RULES[episode.status].truncated,
+        seconds=episode.seconds,
+        metadata=_metadata(families, key.task),
+        messages=[{"role": each.role, "content": each.content} for each in messages],
+    )
+
+
+def _metadata(families: Families, task: Task) -> dict[str, str | int | float | bool]:
+    """Returns the columns of an item by which results can be grouped: its short values."""
+    row = families[task.family].item(task).row
+    within = row.get("metadata")
+    columns = {**row, **within} if isinstance(within, Mapping) else row
+    return {
+        name: value
+        for name, value in columns.items()
+        if isinstance(value, bool | int | float) or (isinstance(value, str) and len(value) <= 64)
+    }

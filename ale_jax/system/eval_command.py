@@ -1,0 +1,197 @@
+"""ale-jax eval: plays tasks with any policy, writes down each episode, and says what they tell."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ale_jax.config.engine import Sampling
+from ale_jax.config.run import RunConfig
+from ale_jax.evaluation.chat import Endpoint
+from ale_jax.evaluation.episodes import EpisodeWriter, read_result
+from ale_jax.evaluation.plan import SAMPLINGS, Plan, claim, described, finished
+from ale_jax.evaluation.players import Deliver, EndpointPlayer, record_of
+from ale_jax.evaluation.statistics import breakdown, summarize
+from ale_jax.evaluation.tables import show_one
+from ale_jax.records import EpisodeKey, Trajectory
+from ale_jax.rollout.play import EpisodeRunner
+from ale_jax.sandbox.runtime import login_of, runtime_of_run
+from ale_jax.system.checks import checked_config
+from ale_jax.system.evaluate_run import opened
+from ale_jax.system.serve import serving
+from ale_jax.worlds.api import Message
+from ale_jax.worlds.families import Families, Family, PlayableFamilies, open_families
+from ale_jax.worlds.items import require_split
+
+NEWEST, STEP, FOLDER = "newest", "step:", "hf:"
+KEY_VARIABLE = "ALE_POLICY_KEY"  # never on the command line, where others would see it
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """As the flags of `ale-jax eval`. sampling: the name of one of SAMPLINGS; "" for the
+    config's."""
+
+    out: str
+    policy: str = NEWEST
+    workdir: str = ""
+    samples: int = 1
+    limit: int = 0
+    split: str = "eval"
+    sampling: str = ""
+    workers: int = 8
+    dry_run: bool = False
+    json: bool = False
+
+
+def run_eval(values: Mapping[str, Any], options: Options) -> None:
+    """Plays what is not in the folder `options.out` yet, and prints the results of all that is.
+
+    Raises:
+      ValueError: the options or the config make no sense, or the folder holds another evaluation.
+      RunFailed: the policy does not answer, or the episodes cannot be played.
+    """
+    config = checked_config(values)
+    families = open_families(config.domains, config.worlds.folder)
+    plan = Plan(families, options.samples, options.limit, require_split(options.split))
+    if not options.out:
+        raise ValueError("--out is missing: name a folder for the evaluation, e.g. evals/first")
+    folder, keys = Path(options.out), plan.left(finished(Path(options.out)))
+    if options.dry_run:
+        print(*_dry(plan, keys), sep="\n")
+        return
+    sampling = _sampling(config, options.sampling)
+    with _player(config, options, sampling) as (name, play):
+        claim(folder, described([family.name for family in families], name, sampling))
+        with EpisodeWriter(folder) as writer:
+            play(plan, keys, writer.write)
+    _tell(folder, options.json)
+
+
+def _sampling(config: RunConfig, name: str) -> Sampling:
+    if name and name not in SAMPLINGS:
+        raise ValueError(f"--sampling={name} is unknown: choose one of {', '.join(SAMPLINGS)}")
+    return SAMPLINGS[name] if name else config.eval_sampling
+
+
+def _dry(plan: Plan, left: Sequence[EpisodeKey]) -> Iterator[str]:
+    """Yields what would be played."""
+    whole = plan.keys()
+    yield f"{len(whole)} episodes, of which {len(whole) - len(left)} are finished; to be played:"
+    for family in plan.families:
+        its = [key for key in left if key.task.family == family.name]
+        items = len({key.task for key in its})
+        yield f"  {family.domain.world} {family.name}: {len(its)} episodes of {items} items"
+
+
+def _tell(folder: Path, as_json: bool) -> None:
+    result = read_result(folder)
+    if as_json:
+        groups = {
+            column: {value: dataclasses.asdict(summary) for value, summary in its.items()}
+            for column, its in breakdown(result.episodes).items()
+        }
+        whole = dataclasses.asdict(summarize(result.episodes))
+        print(json.dumps({"name": result.name, "all": whole, "by": groups}, allow_nan=False))
+    else:
+        show_one(result)
+
+
+@contextlib.contextmanager
+def _player(config: RunConfig, options: Options, sampling: Sampling) -> Iterator[tuple[str, Any]]:
+    """Yields the policy's name, and what plays with it: a function of a plan, some of its episodes,
+    and what each is delivered to."""
+    given, path = options.policy, Path(options.workdir) if options.workdir else None
+    if given.startswith(("http://", "https://")):
+        endpoint = Endpoint.read(given, os.environ.get(KEY_VARIABLE, ""))
+        with _by_endpoint(config, options, sampling, endpoint) as play:
+            yield given, play
+        return
+    if given.startswith(FOLDER):
+        weights = given.removeprefix(FOLDER)
+        served = dataclasses.replace(config, weights=str(Path(weights).resolve()))
+        with serving(served, None, "127.0.0.1", 0) as policy:
+            endpoint = Endpoint(policy.url, config.name, policy.key)
+            with _by_endpoint(config, options, sampling, endpoint) as play:
+                yield given, play
+        return
+    step = _step(given)
+    if path is None:
+        raise ValueError(f"--policy={given} is one of a run: name its folder with --workdir")
+    with opened(config, path, step) as run:
+
+        def play(plan: Plan, keys: Sequence[EpisodeKey], deliver: Deliver) -> None:
+            run.play(keys, sampling, lambda each: deliver(_record(plan.families, each)))
+
+        yield f"{STEP}{run.step} of {path.resolve()}", play
+
+
+def _step(given: str) -> int | None:
+    """Returns the step that a policy is named by; None for the newest."""
+    if given == NEWEST:
+        return None
+    number = given.removeprefix(STEP)
+    if number == given or not number.isdecimal():
+        raise ValueError(
+            f"--policy={given!r:.80} must be {NEWEST}, {STEP}N, {FOLDER}DIR or http://HOST/v1#MODEL"
+        )
+    return int(number)
+
+
+@contextlib.contextmanager
+def _by_endpoint(
+    config: RunConfig, options: Options, sampling: Sampling, endpoint: Endpoint
+) -> Iterator[Any]:
+    if config.external_agent.command:
+        raise ValueError(
+            f"external_agent plays with the policy of a run, and not with {options.policy}: leave "
+            "its command out, or name a run's policy"
+        )
+    if options.workers < 1:
+        raise ValueError(f"--workers={options.workers} must be at least 1")
+
+    @functools.cache
+    def runtime() -> Any:
+        name = config.rollout.runtime
+        return runtime_of_run(name, config.sandbox, login_of(name), config.rollout.uplink)
+
+    start = lambda spec: runtime().start(spec, {"role": "eval"})  # noqa: E731
+    families = open_families(config.domains, config.worlds.folder)
+    rollout = config.rollout
+    player = EndpointPlayer(
+        endpoint, sampling, rollout.max_reply_tokens, options.workers, rollout.retries
+    )
+    worlds = PlayableFamilies(families, config.sandbox)
+    with contextlib.closing(EpisodeRunner(start, worlds, config.agent)) as runner:
+
+        def play(plan: Plan, keys: Sequence[EpisodeKey], deliver: Deliver) -> None:
+            player.play(plan, keys, runner, deliver)
+
+        yield play
+
+
+def _record(families: Families, trajectory: Trajectory) -> Any:
+    family = families[trajectory.episode.key.task.family]
+    return record_of(
+        families,
+        trajectory.episode,
+        trajectory.num_policy_tokens,
+        list(_messages(trajectory, family)),
+        len(list(trajectory.sampled_turns)),
+    )
+
+
+def _messages(trajectory: Trajectory, family: Family) -> Iterator[Message]:
+    """Yields the longest conversation of an episode."""
+    if family.world.system_prompt:
+        yield Message("system", family.world.system_prompt)
+    for number, turn in enumerate(trajectory.turns):
+        if turn.prompt_text:
+            yield Message(family.world.role if number else "user", turn.prompt_text)
+        yield Message("assistant", turn.action_text)
