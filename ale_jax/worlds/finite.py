@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
+import hashlib
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -82,7 +83,8 @@ def divided(
     stays there when others are added, and that equal ones are in the same."""
     split: dict[str, dict[Name, Row]] = {TRAIN: {}, EVAL: {}}
     for name, row in rows.items():
-        is_evaluated = zlib.crc32(contents[name]) < eval_share * 2**32
+        digest = hashlib.sha256(contents[name]).digest()
+        is_evaluated = int.from_bytes(digest[:8]) < eval_share * 2**64
         split[EVAL if is_evaluated else TRAIN][name] = row
     return split
 

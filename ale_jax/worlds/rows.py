@@ -30,8 +30,8 @@ class Rows(Finite):
     name: str = "id"
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.eval_share < 1.0:
-            raise ValueError(f"eval_share {self.eval_share} of {self.path} must be in [0, 1)")
+        if not 0.0 <= self.eval_share <= 1.0:
+            raise ValueError(f"eval_share {self.eval_share} of {self.path} must be in [0, 1]")
 
     def digest(self) -> str:
         """Returns a digest of the files."""

@@ -1,0 +1,83 @@
+"""The policy behind an endpoint: what it is asked, and what becomes of its answers."""
+
+import httpx
+import pytest
+
+from ale_jax.agent.api import PolicyError, Reply
+from ale_jax.config.engine import Sampling
+from ale_jax.evaluation import chat
+from ale_jax.evaluation.chat import ChatPolicy, Endpoint
+from ale_jax.worlds.api import Message
+from tests.evaluation.endpoint import endpoint
+from tests.rows import each_row
+
+ERROR = {"error": {"message": "no"}}
+
+
+def replies(answer, *told, sampling=Sampling(), monkeypatch=None):  # noqa: B008
+    with endpoint(answer) as (url, asked), httpx.Client() as client:
+        policy = ChatPolicy(client, Endpoint(url, "m", "secret"), sampling, 32)
+        return [policy.reply([Message("tool", each)]) for each in told], asked, policy.tokens
+
+
+def test_a_conversation_is_sent_whole_and_sampled_as_was_asked():
+    sampling = Sampling(temperature=0.7, top_p=0.8, top_k=20)
+    said, asked, tokens = replies(lambda body: "two words", "a", "b", sampling=sampling)
+    assert said == [Reply("two words", "stop")] * 2 and tokens == 4
+    first, second = asked
+    assert first["messages"] == [{"role": "user", "content": "a"}]
+    assert [each["content"] for each in second["messages"]] == ["a", "two words", "b"]
+    assert [each["role"] for each in second["messages"]] == ["user", "assistant", "user"]
+    for body in asked:
+        assert (body["model"], body["max_tokens"]) == ("m", 32)
+        assert (body["temperature"], body["top_p"], body["top_k"]) == (0.7, 0.8, 20)
+        assert "min_p" not in body and body["authorization"] == "Bearer secret"
+
+
+def test_what_means_nothing_is_not_sent():
+    _, (body,), _ = replies(lambda body: "x", "a")
+    assert not {"top_k", "min_p"} & set(body)
+
+
+def test_a_full_context_and_a_cut_reply_are_told_apart():
+    full = {"error": {"message": "too long", "code": "context_length_exceeded"}}
+    assert replies(lambda body: (400, full), "a")[0] == [Reply("", "context_full")]
+    choice = {"message": {"content": None}, "finish_reason": "length"}
+    cut = {"choices": [choice], "usage": {"completion_tokens": 32}}
+    assert replies(lambda body: (200, cut), "a")[0] == [Reply("", "length")]
+
+
+def test_an_endpoint_that_is_busy_is_asked_again(monkeypatch):
+    monkeypatch.setattr(chat.time, "sleep", lambda seconds: None)
+    answers = iter([(503, ERROR), (429, ERROR), "at last"])
+    assert replies(lambda body: next(answers), "a")[0] == [Reply("at last", "stop")]
+    with pytest.raises(PolicyError, match=r"answers 503"):
+        replies(lambda body: (503, ERROR), "a")
+
+
+@each_row(
+    "answer, said",
+    [
+        ((400, ERROR), "answers 400"),
+        ((200, {"choices": []}), "no chat completion"),
+        ((200, {"choices": [{"message": {"content": "x"}}]}), "no chat completion"),  # no usage
+        ((200, []), "no chat completion"),
+    ],
+)
+def test_an_answer_that_is_none_is_shown(answer, said):
+    with pytest.raises(PolicyError, match=said):
+        replies(lambda body: answer, "a")
+
+
+def test_nobody_there_is_an_error(monkeypatch):
+    monkeypatch.setattr(chat.time, "sleep", lambda seconds: None)
+    with httpx.Client() as client:
+        policy = ChatPolicy(client, Endpoint("http://127.0.0.1:9/v1", "m"), Sampling(), 32)
+        with pytest.raises(PolicyError, match=r"no answer of http://127.0.0.1:9/v1"):
+            policy.reply([Message("user", "a")])
+
+
+@each_row("given", ["http://host/v1", "http:///v1#m", "host#"])
+def test_an_endpoint_needs_a_host_and_a_model(given):
+    with pytest.raises(ValueError, match="must be http"):
+        Endpoint.read(given, "")

@@ -1,0 +1,69 @@
+"""Which episodes an evaluation plays."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ale_jax.config.worlds import Domain
+from ale_jax.evaluation.plan import ENDLESS, Plan, claim
+from ale_jax.worlds.families import Families, open_families
+from tests.rows import each_row
+
+DOMAINS = (Domain("countdown"), Domain("shell", ("sort",)))
+FAMILIES = open_families(DOMAINS)
+
+counts = st.integers(1, 12)
+
+
+@settings(max_examples=50)
+@given(counts, counts, counts, counts)
+def test_a_larger_plan_has_all_episodes_of_a_smaller_one(samples, more, limit, higher):
+    small = Plan(FAMILIES, samples, limit).keys()
+    large = Plan(FAMILIES, samples + more, limit + higher).keys()
+    assert len(set(small)) == len(small) == samples * limit and set(small) < set(large)
+
+
+def test_the_families_share_a_limit_evenly_and_one_without_end_has_one():
+    families = [key.task.family for key in Plan(FAMILIES, limit=8).keys()]
+    assert [families.count(name) for name in ("countdown3", "countdown4", "sort")] == [3, 3, 2]
+    assert len(Plan(FAMILIES).keys()) == 3 * ENDLESS
+
+
+def test_what_is_finished_is_not_played_again():
+    plan = Plan(FAMILIES, samples=2, limit=3)
+    done = [(plan.item(key.task), key.member) for key in plan.keys()[:4]]
+    assert plan.left(set(done)) == plan.keys()[4:] and not plan.left(
+        {(plan.item(key.task), key.member) for key in plan.keys()}
+    )
+
+
+def test_finite_items_are_played_once_each(tmp_path):
+    (tmp_path / "tasks.jsonl").write_text(
+        "".join(f'{{"id": "t{n}", "n": {n}}}\n' for n in range(40))
+    )
+    (tmp_path / "few.py").write_text(
+        "from ale_jax.worlds import Rows, World\n"
+        "class Few(World):\n"
+        '    families = {"few": Rows("tasks.jsonl", eval_share=0.5)}\n'
+    )
+    families = Families((Domain("few:Few"),), str(tmp_path))
+    played = {
+        split: [key.task.item for key in Plan(families, split=split).keys()]
+        for split in ("train", "eval")
+    }
+    assert sorted(played["train"] + played["eval"]) == sorted(f"t{n}" for n in range(40))
+    assert 8 < len(played["eval"]) < 32
+    assert len(Plan(families, limit=5).keys()) == 5
+
+
+@each_row("options", [{"samples": 0}, {"limit": -1}])
+def test_a_plan_without_episodes_is_refused(options):
+    with pytest.raises(ValueError, match=f"--{next(iter(options))}="):
+        Plan(FAMILIES, **options)
+
+
+def test_a_folder_holds_one_evaluation(tmp_path):
+    claim(tmp_path / "a", {"policy": "x", "families": ["f"]})
+    claim(tmp_path / "a", {"policy": "x", "families": ["f"]})
+    with pytest.raises(ValueError, match=r"holds episodes with policy 'x', not 'y': .* --out"):
+        claim(tmp_path / "a", {"policy": "y", "families": ["f"]})

@@ -1,0 +1,117 @@
+"""ale-jax eval as a user types it."""
+
+import json
+import re
+
+import pytest
+
+from ale_jax.config.worlds import Domain
+from ale_jax.evaluation.episodes import read_result
+from ale_jax.evaluation.plan import Plan
+from ale_jax.launch import main
+from ale_jax.worlds.families import open_families
+from tests.evaluation.endpoint import endpoint
+from tests.system.whole_runs import run_here
+
+DOMAIN = Domain("countdown", ("countdown3",))
+CONFIG = (
+    "--config=smoke",
+    "--config.worlds.train=({'world': 'countdown', 'families': ('countdown3',)},)",
+    "--config.worlds.held_out=()",
+    "--config.eval.held_out_tasks=0",
+)
+FAMILY = open_families((DOMAIN,))["countdown3"]
+
+
+def evaluate(capsys, *args):
+    code = main(["ale-jax", "eval", *CONFIG, *args])
+    told = capsys.readouterr()
+    return code, told.out, told.err
+
+
+def knows(some):
+    """A policy that solves the tasks of `some` places in the plan, by the oracle."""
+    tasks = [key.task for key in Plan(open_families((DOMAIN,)), limit=8).keys()]
+    lines = {FAMILY.checked(each, None).reset()[-1].content: FAMILY.oracle(each) for each in tasks}
+    known = dict(list(lines.items())[:some])
+    return lambda body: known.get(body["messages"][-1]["content"], ("no idea",))[0]
+
+
+def test_an_endpoint_is_evaluated_and_what_is_played_is_not_played_again(tmp_path, capsys):
+    out = f"--out={tmp_path}/a"
+    with endpoint(knows(3)) as (url, asked):
+        policy = f"--policy={url}#any"
+        code, told, err = evaluate(capsys, out, policy, "--limit=4", "--samples=2", "--json")
+        assert (code, len(asked)) == (0, 8), err
+        whole = json.loads(told)["all"]
+        assert (whole["items"], whole["samples"], whole["solved"]) == (4, 2, 6)
+        assert whole["pass_at_k"]["1"]["value"] == 0.75
+        code, told, _ = evaluate(capsys, out, policy, "--limit=8", "--samples=2", "--dry-run")
+        assert "16 episodes, of which 8 are finished" in told and len(asked) == 8
+        evaluate(capsys, out, policy, "--limit=8", "--samples=2")
+        assert len(asked) == 16
+        evaluate(capsys, out, policy, "--limit=8", "--samples=2")
+        assert len(asked) == 16
+    episodes = read_result(tmp_path / "a", messages=True).episodes
+    assert len(episodes) == 16 and sum(each.solved for each in episodes) == 6
+    for each in episodes:
+        assert (each.world, each.turns) == ("countdown", 1)
+        assert [m["role"] for m in each.messages] == ["system", "user", "assistant"]
+        assert each.policy_tokens == len(each.messages[-1]["content"].split())
+
+
+def test_a_policy_that_falls_silent_loses_nothing_that_was_played(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("ale_jax.evaluation.chat.RETRIES", 0)
+    knowing, left = knows(8), iter(range(3))
+    out = f"--out={tmp_path}/a"
+
+    def dies(body):
+        return knowing(body) if next(left, None) is not None else (500, {"error": "down"})
+
+    with endpoint(dies) as (url, asked):
+        where = (f"--policy={url}#any", "--limit=8", "--workers=1", "--config.rollout.retries=0")
+        code, _, err = evaluate(capsys, out, *where)
+        assert code == 2 and "the policy does not answer" in err and err.count("\n") == 1
+        assert len(read_result(tmp_path / "a").episodes) == 3
+    # On the same port nobody answers now, so the same policy is another one.
+    with endpoint(knows(8)) as (url, asked):
+        code, _, err = evaluate(capsys, out, f"--policy={url}#any", "--limit=8")
+        assert code == 2 and "holds episodes with policy" in err and not asked
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ((), "--out is missing"),
+        (("--out=x", "--policy=best"), "must be newest, step:N, hf:DIR or http://HOST/v1#MODEL"),
+        (("--out=x",), "name its folder with --workdir"),
+        (("--out=x", "--policy=http://host/v1"), "must be http://HOST/v1#MODEL"),
+        (("--out=x", "--samples=0"), "--samples=0"),
+        (("--out=x", "--sampling=hot"), "--sampling=hot is unknown: choose one of greedy, paper"),
+        (("--out=x", "--split=test"), "unknown split 'test'"),
+        (("--out=x", "--policy=http://127.0.0.1:9/v1#m", "--workers=0"), "--workers=0"),
+    ],
+)
+def test_a_mistake_is_named_and_nothing_is_written(tmp_path, capsys, monkeypatch, args, said):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = evaluate(capsys, *args)
+    assert code == 2 and said in err and err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.heavy
+def test_a_run_is_evaluated_at_a_step_and_its_figures_stay(tmp_path, runtime_name, capsys):
+    run_here(tmp_path / "run", runtime_name)
+    before = {file: file.read_bytes() for file in (tmp_path / "run").glob("*.json*")}
+    config = ("--config=smoke", f"--config.rollout.runtime={runtime_name}")
+    line = ["ale-jax", "eval", *config, f"--workdir={tmp_path}/run", "--limit=3", "--json"]
+    for policy, step in (("newest", 2), ("step:1", 1)):
+        out = tmp_path / policy.replace(":", "")
+        assert main([*line, f"--out={out}", f"--policy={policy}"]) == 0
+        told = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert told["all"]["episodes"] == 3 and told["all"]["policy_tokens"] > 0
+        settings = json.loads((out / "eval.json").read_text())
+        assert re.match(f"step:{step} of ", settings["policy"])
+    assert {file: file.read_bytes() for file in before} == before
+    assert main([*line, f"--out={tmp_path}/x", "--policy=step:9"]) == 2
+    assert "there is no checkpoint of step 9" in capsys.readouterr().err
