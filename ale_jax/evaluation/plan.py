@@ -44,7 +44,7 @@ class Plan:
                 "negative (0 is no limit)"
             )
 
-    def keys(self) -> list[EpisodeKey]:
+    def episodes(self) -> list[EpisodeKey]:
         """Returns all episodes. Those of a smaller limit, or of fewer samples, are among them with
         the same keys, and so with the same random numbers."""
         return [
@@ -55,7 +55,7 @@ class Plan:
 
     def left(self, finished: Collection[tuple[ItemKey, int]]) -> list[EpisodeKey]:
         """Returns the episodes that are not finished."""
-        return [key for key in self.keys() if (self.item(key.task), key.member) not in finished]
+        return [key for key in self.episodes() if (self.item(key.task), key.member) not in finished]
 
     def item(self, task: Task) -> ItemKey:
         """Returns world, family and item, as they are written down."""

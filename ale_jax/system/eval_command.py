@@ -21,10 +21,10 @@ from ale_jax.evaluation.statistics import breakdown, summarize
 from ale_jax.evaluation.tables import show_one
 from ale_jax.records import EpisodeKey, Trajectory
 from ale_jax.rollout.play import EpisodeRunner
-from ale_jax.sandbox.runtime import login_of, runtime_of_run
 from ale_jax.system.checks import checked_config
 from ale_jax.system.evaluate_run import opened
 from ale_jax.system.serve import serving
+from ale_jax.system.start import open_runtime
 from ale_jax.worlds.api import Message
 from ale_jax.worlds.families import Families, Family, PlayableFamilies, open_families
 from ale_jax.worlds.items import require_split
@@ -82,7 +82,7 @@ def _sampling(config: RunConfig, name: str) -> Sampling:
 
 def _dry(plan: Plan, left: Sequence[EpisodeKey]) -> Iterator[str]:
     """Yields what would be played."""
-    whole = plan.keys()
+    whole = plan.episodes()
     yield f"{len(whole)} episodes, of which {len(whole) - len(left)} are finished; to be played:"
     for family in plan.families:
         its = [key for key in left if key.task.family == family.name]
@@ -156,11 +156,7 @@ def _by_endpoint(
     if options.workers < 1:
         raise ValueError(f"--workers={options.workers} must be at least 1")
 
-    @functools.cache
-    def runtime() -> Any:
-        name = config.rollout.runtime
-        return runtime_of_run(name, config.sandbox, login_of(name), config.rollout.uplink)
-
+    runtime = functools.cache(functools.partial(open_runtime, config))
     start = lambda spec: runtime().start(spec, {"role": "eval"})  # noqa: E731
     families = open_families(config.domains, config.worlds.folder)
     rollout = config.rollout

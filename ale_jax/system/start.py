@@ -24,7 +24,6 @@ from ale_jax.sandbox.api import Runtime
 from ale_jax.sandbox.datasets import Datasets
 from ale_jax.sandbox.runtime import login_of, runtime_of_run
 from ale_jax.sandbox.sdk.service_runtime import ServiceRuntime
-from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.demonstrations import (
     collect_demonstrations,
     make_tokenizer,
@@ -91,7 +90,7 @@ def make_setting(
     """Picks the runtime of the sandboxes, if any are needed, and makes the mesh."""
     runtime = None
     if needs_sandbox(config):
-        runtime = _runtime(config, config.sandbox)
+        runtime = open_runtime(config)
         runtime.reap()
         rollout = dataclasses.replace(config.rollout, runtime=runtime.name)
         config = dataclasses.replace(config, rollout=rollout)
@@ -99,9 +98,10 @@ def make_setting(
     return Setting(config, workdir, stop, processes, mesh, runtime, TrainerFiles())
 
 
-def _runtime(config: RunConfig, spec: SandboxSpec) -> Runtime:
-    """Errors: SandboxStartError; ValueError if a service could never have as many sandboxes."""
-    rollout, calls = config.rollout, 1
+def open_runtime(config: RunConfig) -> Runtime:
+    """Returns what starts the sandboxes of a run. Errors: SandboxStartError; ValueError if a
+    service could never have as many."""
+    rollout, spec, calls = config.rollout, config.sandbox, 1
     login, datasets = login_of(rollout.runtime), Datasets.parse(rollout.datasets)
     runtime = runtime_of_run(rollout.runtime, spec, login, rollout.uplink, datasets)
     if isinstance(runtime, ServiceRuntime):

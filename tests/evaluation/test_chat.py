@@ -77,7 +77,7 @@ def test_nobody_there_is_an_error(monkeypatch):
             policy.reply([Message("user", "a")])
 
 
-@each_row("given", ["http://host/v1", "http:///v1#m", "host#"])
+@each_row("given", ["http://localhost/v1", "http:///v1#m", "localhost#"])
 def test_an_endpoint_needs_a_host_and_a_model(given):
     with pytest.raises(ValueError, match="must be http"):
         Endpoint.read(given, "")

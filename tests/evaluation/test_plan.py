@@ -18,22 +18,22 @@ counts = st.integers(1, 12)
 @settings(max_examples=50)
 @given(counts, counts, counts, counts)
 def test_a_larger_plan_has_all_episodes_of_a_smaller_one(samples, more, limit, higher):
-    small = Plan(FAMILIES, samples, limit).keys()
-    large = Plan(FAMILIES, samples + more, limit + higher).keys()
+    small = Plan(FAMILIES, samples, limit).episodes()
+    large = Plan(FAMILIES, samples + more, limit + higher).episodes()
     assert len(set(small)) == len(small) == samples * limit and set(small) < set(large)
 
 
 def test_the_families_share_a_limit_evenly_and_one_without_end_has_one():
-    families = [key.task.family for key in Plan(FAMILIES, limit=8).keys()]
+    families = [key.task.family for key in Plan(FAMILIES, limit=8).episodes()]
     assert [families.count(name) for name in ("countdown3", "countdown4", "sort")] == [3, 3, 2]
-    assert len(Plan(FAMILIES).keys()) == 3 * ENDLESS
+    assert len(Plan(FAMILIES).episodes()) == 3 * ENDLESS
 
 
 def test_what_is_finished_is_not_played_again():
     plan = Plan(FAMILIES, samples=2, limit=3)
-    done = [(plan.item(key.task), key.member) for key in plan.keys()[:4]]
-    assert plan.left(set(done)) == plan.keys()[4:] and not plan.left(
-        {(plan.item(key.task), key.member) for key in plan.keys()}
+    done = [(plan.item(key.task), key.member) for key in plan.episodes()[:4]]
+    assert plan.left(set(done)) == plan.episodes()[4:] and not plan.left(
+        {(plan.item(key.task), key.member) for key in plan.episodes()}
     )
 
 
@@ -48,12 +48,12 @@ def test_finite_items_are_played_once_each(tmp_path):
     )
     families = Families((Domain("few:Few"),), str(tmp_path))
     played = {
-        split: [key.task.item for key in Plan(families, split=split).keys()]
+        split: [key.task.item for key in Plan(families, split=split).episodes()]
         for split in ("train", "eval")
     }
     assert sorted(played["train"] + played["eval"]) == sorted(f"t{n}" for n in range(40))
     assert 8 < len(played["eval"]) < 32
-    assert len(Plan(families, limit=5).keys()) == 5
+    assert len(Plan(families, limit=5).episodes()) == 5
 
 
 @each_row("options", [{"samples": 0}, {"limit": -1}])

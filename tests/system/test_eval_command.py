@@ -31,7 +31,7 @@ def evaluate(capsys, *args):
 
 def knows(some):
     """A policy that solves the tasks of `some` places in the plan, by the oracle."""
-    tasks = [key.task for key in Plan(open_families((DOMAIN,)), limit=8).keys()]
+    tasks = [key.task for key in Plan(open_families((DOMAIN,)), limit=8).episodes()]
     lines = {FAMILY.checked(each, None).reset()[-1].content: FAMILY.oracle(each) for each in tasks}
     known = dict(list(lines.items())[:some])
     return lambda body: known.get(body["messages"][-1]["content"], ("no idea",))[0]
@@ -85,7 +85,7 @@ def test_a_policy_that_falls_silent_loses_nothing_that_was_played(tmp_path, caps
         ((), "--out is missing"),
         (("--out=x", "--policy=best"), "must be newest, step:N, hf:DIR or http://HOST/v1#MODEL"),
         (("--out=x",), "name its folder with --workdir"),
-        (("--out=x", "--policy=http://host/v1"), "must be http://HOST/v1#MODEL"),
+        (("--out=x", "--policy=http://localhost/v1"), "must be http://HOST/v1#MODEL"),
         (("--out=x", "--samples=0"), "--samples=0"),
         (("--out=x", "--sampling=hot"), "--sampling=hot is unknown: choose one of greedy, paper"),
         (("--out=x", "--split=test"), "unknown split 'test'"),

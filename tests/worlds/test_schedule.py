@@ -74,7 +74,7 @@ from ale_jax.worlds.api import Step, World
 from ale_jax.worlds.rows import Rows
 
 class Sums(World):
-    families = {name: Rows(f"{name}.jsonl") for name in ("easy", "hard")}
+    families = {name: Rows(f"{name}.jsonl", eval_share=0.2) for name in ("easy", "hard")}
 
     def reset(self, item, sandbox):
         self._answer = item["answer"]
