@@ -14,7 +14,7 @@ from ale_jax.status import STATUS_RULES
 def family_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Returns means over the episodes of each family.
 
-    success, reward, turns and seconds/FAMILY. reward/FAMILY/NAME: what a world calls by a name,
+    success, reward, turns and time/episode_s/FAMILY. reward/FAMILY/NAME: what a world calls by a name,
     without weights, of the episodes that earned any. response_tokens/FAMILY: that the policy wrote.
     limited/FAMILY: the share of episodes that a limit ended.
     """
@@ -38,7 +38,7 @@ def _means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "success": [each.is_solved for each in episodes],
         "reward": [each.reward for each in episodes],
         "turns": [each.turns for each in episodes],
-        "seconds": [each.seconds for each in episodes],
+        "time/episode_s": [each.seconds for each in episodes],
         "response_tokens": [each.num_policy_tokens for each in trajectories],
         "limited": [STATUS_RULES[each.status].truncated for each in episodes],
     }

@@ -133,14 +133,15 @@ class RolloutScheduler:
             self._collecting.update(dict.fromkeys(keys, collect))
             self._queue.extendleft((each, sampling) for each in reversed(requests))
         with changed:
-            while len(results) < len(keys):
-                changed.wait(timeout=0.5)
+            told = 0
+            while told < len(keys):
+                if not fresh:
+                    changed.wait(timeout=0.5)
                 self.check()
                 on_result(len(results))
                 while fresh:
                     on_trajectory(fresh.popleft())
-        for trajectory in fresh:  # all came before the first look
-            on_trajectory(trajectory)
+                    told += 1
         self.check()
         return [results[key] for key in keys]
 
