@@ -14,9 +14,9 @@ from ale_jax.status import STATUS_RULES
 def family_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Returns means over the episodes of each family.
 
-    success, reward, turns and time/episode_s/FAMILY. reward/FAMILY/NAME: what a world calls by a name,
-    without weights, of the episodes that earned any. response_tokens/FAMILY: that the policy wrote.
-    limited/FAMILY: the share of episodes that a limit ended.
+    success, reward, turns and time/episode_s/FAMILY. reward/FAMILY/NAME: what a world calls by a
+    name, without weights, of the episodes that earned any. response_tokens/FAMILY: that the policy
+    wrote. limited/FAMILY: the share of episodes that a limit ended.
     """
     families: dict[str, list[Trajectory]] = defaultdict(list)
     for trajectory in trajectories:
