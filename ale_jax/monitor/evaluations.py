@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from ale_jax.files import read_json, write_json
 
 EVALUATIONS_FILE = "evaluations.json"
+EVALS_DIR = "evals"  # a folder for each evaluation, with its episodes
 WARM_START = "warm_start"
 FINAL = "final"
 
@@ -98,6 +100,9 @@ def cut_evaluations(workdir: Path, step: int | None) -> None:
         return
     recorded = read_evaluations(path)
     kept = [e for e in recorded if step is not None and e.step <= step and e.name != FINAL]
+    for evaluation in recorded:
+        if evaluation not in kept:
+            shutil.rmtree(Path(workdir) / EVALS_DIR / evaluation.name, ignore_errors=True)
     if len(kept) < len(recorded):
         write_evaluations(workdir, kept)
 

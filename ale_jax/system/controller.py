@@ -27,6 +27,7 @@ from ale_jax.records import Task
 from ale_jax.sandbox.api import Runtime
 from ale_jax.system.collector import spared_by_collector
 from ale_jax.system.compilation import STARTED, environment, keep_compiled
+from ale_jax.system.evaluated import write_episodes
 from ale_jax.system.group_feed import GroupFeed, Snapshot
 from ale_jax.system.hosts.commands import Processes
 from ale_jax.system.rollouts.opening import Rollouts, open_rollouts
@@ -258,5 +259,7 @@ class Run:
         played = self.rollouts.scheduler.evaluate(keys, config.eval_sampling, on_result)
         evaluation = tally(name, cursor.step, logger.metrics.seconds(), played, schedule)
         require_judged(evaluation, len(keys))
+        episodes = schedule.families, played
+        write_episodes(self.setting.path, name, cursor.step, config.eval_sampling, episodes)
         record_evaluation(self.setting.path, evaluation)
         logger.evaluation(evaluation)

@@ -16,20 +16,20 @@ from ale_jax.config.run import RunConfig
 from ale_jax.evaluation.chat import Endpoint
 from ale_jax.evaluation.episodes import EpisodeWriter, read_result
 from ale_jax.evaluation.plan import SAMPLINGS, Plan, claim, described, finished
-from ale_jax.evaluation.players import Deliver, EndpointPlayer, record_of
+from ale_jax.evaluation.players import Deliver, EndpointPlayer
 from ale_jax.evaluation.statistics import breakdown, summarize
 from ale_jax.evaluation.tables import show_one
-from ale_jax.records import EpisodeKey, Trajectory
+from ale_jax.records import EpisodeKey
 from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.system.checks import checked_config
 from ale_jax.system.evaluate_run import opened
+from ale_jax.system.evaluated import STEP, policy_name, record_of_trajectory
 from ale_jax.system.serve import serving
 from ale_jax.system.start import open_runtime
-from ale_jax.worlds.api import Message
-from ale_jax.worlds.families import Families, Family, PlayableFamilies, open_families
+from ale_jax.worlds.families import PlayableFamilies, open_families
 from ale_jax.worlds.items import require_split
 
-NEWEST, STEP, FOLDER = "newest", "step:", "hf:"
+NEWEST, FOLDER = "newest", "hf:"
 KEY_VARIABLE = "ALE_POLICY_KEY"  # never on the command line, where others would see it
 
 
@@ -127,9 +127,11 @@ def _player(config: RunConfig, options: Options, sampling: Sampling) -> Iterator
     with opened(config, path, step) as run:
 
         def play(plan: Plan, keys: Sequence[EpisodeKey], deliver: Deliver) -> None:
-            run.play(keys, sampling, lambda each: deliver(_record(plan.families, each)))
+            run.play(
+                keys, sampling, lambda each: deliver(record_of_trajectory(plan.families, each))
+            )
 
-        yield f"{STEP}{run.step} of {path.resolve()}", play
+        yield policy_name(run.step, path), play
 
 
 def _step(given: str) -> int | None:
@@ -170,24 +172,3 @@ def _by_endpoint(
             player.play(plan, keys, runner, deliver)
 
         yield play
-
-
-def _record(families: Families, trajectory: Trajectory) -> Any:
-    family = families[trajectory.episode.key.task.family]
-    return record_of(
-        families,
-        trajectory.episode,
-        trajectory.num_policy_tokens,
-        list(_messages(trajectory, family)),
-        len(list(trajectory.sampled_turns)),
-    )
-
-
-def _messages(trajectory: Trajectory, family: Family) -> Iterator[Message]:
-    """Yields the longest conversation of an episode."""
-    if family.world.system_prompt:
-        yield Message("system", family.world.system_prompt)
-    for number, turn in enumerate(trajectory.turns):
-        if turn.prompt_text:
-            yield Message(family.world.role if number else "user", turn.prompt_text)
-        yield Message("assistant", turn.action_text)

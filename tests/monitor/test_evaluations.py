@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from ale_jax.monitor.evaluations import (
+    EVALS_DIR,
     EVALUATIONS_FILE,
     FamilyResult,
     cut_evaluations,
@@ -54,7 +55,10 @@ def test_a_run_that_goes_on_keeps_no_evaluation_that_it_makes_again(tmp_path, st
     steps = {"warm_start": 0, "step_20": 20, "step_30": 30, "final": 30}
     made = [dataclasses.replace(EVALUATIONS[0], name=n, step=s) for n, s in steps.items()]
     write_evaluations(tmp_path, made)
+    for name in steps:
+        (tmp_path / EVALS_DIR / name).mkdir(parents=True)
     cut_evaluations(tmp_path, step)
+    assert sorted(folder.name for folder in (tmp_path / EVALS_DIR).iterdir()) == sorted(kept)
     assert [e.name for e in read_evaluations(tmp_path / EVALUATIONS_FILE)] == kept
 
 

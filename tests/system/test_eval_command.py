@@ -113,5 +113,11 @@ def test_a_run_is_evaluated_at_a_step_and_its_figures_stay(tmp_path, runtime_nam
         settings = json.loads((out / "eval.json").read_text())
         assert re.match(f"step:{step} of ", settings["policy"])
     assert {file: file.read_bytes() for file in before} == before
+    for name in ("warm_start", "final"):
+        own = read_result(tmp_path / "run/evals" / name, messages=True).episodes
+        assert len(own) == 3 and all(each.messages for each in own)
+    pair = [f"{tmp_path}/run/evals/{name}" for name in ("warm_start", "final")]
+    assert main(["ale-jax", "compare", *pair]) == 0
+    assert "cannot tell" in capsys.readouterr().out
     assert main([*line, f"--out={tmp_path}/x", "--policy=step:9"]) == 2
     assert "there is no checkpoint of step 9" in capsys.readouterr().err
