@@ -36,7 +36,7 @@ MADE_ELSEWHERE = (
     "benchmarks/results/experiments/NAME",
     *("config.json", "metrics.jsonl", "evaluations.json", "events.jsonl", "trajectories.jsonl"),
     *("summary.json", "report.html", "traceback.txt", "stacks.txt", "library.log"),
-    *("reward.txt", "reward.json", "episodes.jsonl"),
+    *("reward.txt", "reward.json", "episodes.jsonl", "world_digests.json"),
     *("build.sh", "run-tests.sh"),
     *("envs/shell/families/NAME", "envs/NAME", "utils.py"),
 )

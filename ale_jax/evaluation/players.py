@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
@@ -18,6 +19,7 @@ from ale_jax.records import Episode, EpisodeKey, Task
 from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.status import STATUS_RULES, Status
 from ale_jax.worlds.api import Message
+from ale_jax.worlds.digests import digests
 from ale_jax.worlds.families import Families
 
 Deliver = Callable[[EpisodeRecord], None]
@@ -86,8 +88,14 @@ def record_of(
         truncated=STATUS_RULES[episode.status].truncated,
         seconds=episode.seconds,
         metadata=_metadata(families, key.task),
+        world_digest=_digests(families)[family.name],
         messages=[{"role": each.role, "content": each.content} for each in messages],
     )
+
+
+@functools.lru_cache(maxsize=8)
+def _digests(families: Families) -> Mapping[str, str]:
+    return dict(digests(families))
 
 
 def _metadata(families: Families, task: Task) -> dict[str, str | int | float | bool]:

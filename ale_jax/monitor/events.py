@@ -21,6 +21,7 @@ GROUP_REOPENED = "group_reopened"  # the field "group": it was dropped, and is p
 ATTEMPT_FAILED = "attempt_failed"  # the field "status": why
 ACTOR_LOST = "actor_lost"
 CONFIG_CHANGED = "config_changed"  # a run was resumed with these changes
+WORLDS_CHANGED = "worlds_changed"  # a run was resumed, and these families are others than before
 HISTORY_REWRITTEN = "history_rewritten"  # the agent begins a conversation with each call
 NOT_SHOWN = "not_shown"  # what agents sent and the policy does not see; the detail names it
 NOTHING_TRAINED = "nothing_trained"  # steps in a row left the policy as it was; the detail says why

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import socket
 from collections.abc import Callable
 
 from ale_jax.agent.external import PolicyAccess
@@ -18,7 +19,8 @@ from ale_jax.sandbox.egress.uplink import DIRECT, Uplink
 from ale_jax.sandbox.runtime import runtime_of_run
 from ale_jax.sandbox.sdk.login import ServiceLogin
 from ale_jax.sandbox.spec import SandboxSpec
-from ale_jax.worlds.families import PlayableFamilies, open_families
+from ale_jax.worlds.digests import Digests, differing, digests
+from ale_jax.worlds.families import Families, PlayableFamilies, open_families
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +29,8 @@ class WorkerSpec:
     `uplink` and `datasets` belong, or URL of the service of sandboxes, to which `login` belongs.
     sandbox: what a sandbox is, unless a world says otherwise. agent: with a command, it plays
     instead of our own loop. domains: with the families of all tasks. folder: as
-    `WorldsConfig.folder`."""
+    `WorldsConfig.folder`. worlds: what the families must be, wherever the worker is; () for
+    anything."""
 
     runtime: str
     sandbox: SandboxSpec
@@ -38,15 +41,18 @@ class WorkerSpec:
     login: ServiceLogin = dataclasses.field(default_factory=ServiceLogin)
     uplink: Uplink = DIRECT
     datasets: Datasets = NO_DATASETS
+    worlds: Digests = ()
 
 
 class RolloutWorker:
     """Its methods are called from several threads at once."""
 
     def __init__(self, spec: WorkerSpec):
-        """ValueError if a world is not there."""
+        """ValueError if a world is not there, or not as where the run was started."""
         self._agent = spec.agent
-        worlds = PlayableFamilies(open_families(spec.domains, spec.folder), spec.sandbox)
+        families = open_families(spec.domains, spec.folder)
+        _require_same(families, spec.worlds)
+        worlds = PlayableFamilies(families, spec.sandbox)
         self._runner = EpisodeRunner(_starter(spec), worlds, spec.limits)
 
     def play(
@@ -67,6 +73,17 @@ class RolloutWorker:
     def close(self) -> None:
         """Closes all sandboxes, which ends the episodes in progress."""
         self._runner.close()
+
+
+def _require_same(families: Families, wanted: Digests) -> None:
+    if not wanted:
+        return
+    if others := differing(dict(digests(families)), dict(wanted)):
+        domain = families[others[0]].domain
+        raise ValueError(
+            f"family {others[0]} of world {domain.world} has other code or items on "
+            f"{socket.gethostname()} than where the run was started: copy its folder there"
+        )
 
 
 def _starter(spec: WorkerSpec) -> Callable[[SandboxSpec], JudgedSandbox]:

@@ -7,7 +7,7 @@ import contextlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,6 +16,7 @@ from ale_jax.config.algo import MismatchHypers
 from ale_jax.config.run import RunConfig
 from ale_jax.data.replay import DroppedGroup
 from ale_jax.data.staleness import Drop
+from ale_jax.files import read_json, write_json
 from ale_jax.learn.critics import CRITIC_SKIPPED
 from ale_jax.monitor.evaluations import (
     EVALUATIONS_FILE,
@@ -38,6 +39,7 @@ from ale_jax.monitor.events import (
     HISTORY_REWRITTEN,
     NOT_SHOWN,
     NOTHING_TRAINED,
+    WORLDS_CHANGED,
     EventLog,
     dropped_groups,
     readable_events,
@@ -54,12 +56,15 @@ from ale_jax.system.rollouts.workers import RolloutWorkers
 from ale_jax.system.step_metrics import StepReport, step_metrics, step_schedule
 from ale_jax.system.tasks import Cursor
 from ale_jax.system.trajectory_samples import trajectory_samples
+from ale_jax.worlds.digests import differing
 
 # Events that are shown in the terminal, too: what makes a run slower, or its results smaller.
 SHOWN = (
     *(ACTOR_LOST, "thread_stuck", "actors_unplaced", "episodes_paused", "episodes_resumed"),
     *(GROUP_DROPPED, HISTORY_REWRITTEN, NOTHING_TRAINED, "stalled", "checkpoint_failed"),
+    WORLDS_CHANGED,
 )
+WORLDS_FILE = "world_digests.json"  # a digest of each family
 MAX_UNSEEN = 100  # names of what agents send, which they may make up
 MOSTLY = 0.5  # of an agent's replies: this is how it works, and no branch now and then
 NONE_BACK = "none came back"
@@ -121,6 +126,19 @@ class RunLogger:
             if isinstance(group, int) and cursor.is_open(group):
                 detail = f"group {group} was dropped after that, and is played again"
                 self.events.record(GROUP_REOPENED, detail, group=group)
+
+    def note_worlds(self, digests: Mapping[str, str]) -> None:
+        """Writes down what the families are, and records which are others than when the run was
+        last here."""
+        path = self._workdir / WORLDS_FILE
+        before = read_json(path) if path.exists() else {}
+        if changed := differing(before, digests):
+            self.record(
+                WORLDS_CHANGED,
+                f"{', '.join(changed)}: code or items are others than before; what is compared "
+                "across this point is not the same",
+            )
+        write_json(path, dict(digests))
 
     def rollouts_begin(self) -> None:
         """Starts the time in which the tokens of the first step are sampled."""

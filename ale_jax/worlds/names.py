@@ -44,10 +44,15 @@ def find_world(name: str, folder: str = "") -> type[World]:
     return found
 
 
+def is_ours(world: type[World]) -> bool:
+    """Tells whether a world comes with the package."""
+    return world.__module__.partition(".")[0] == PACKAGE
+
+
 def folder_of(world: type[World], folder: str = "") -> Path:
     """Returns the folder to which the paths of a world's files are relative: its module's. Ours
     have no files of their own, so that theirs are the user's, in `folder`."""
-    if world.__module__.partition(".")[0] == PACKAGE:
+    if is_ours(world):
         return Path(folder).resolve()
     return Path(sys.modules[world.__module__].__file__ or ".").resolve().parent
 

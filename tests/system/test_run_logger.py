@@ -212,3 +212,11 @@ def test_the_speed_of_the_first_step_is_that_since_rollouts_began(tmp_path):
     lines = read_metrics(tmp_path / "metrics.jsonl").records
     assert [line["tokens_per_second"] for line in lines] == [10.0, 30.0]
     assert [line["mfu"] for line in lines] == [0.25, 0.25]  # the learner's own figures
+
+
+def test_a_run_that_goes_on_with_other_items_says_so(tmp_path):
+    for digests in ({"easy": "1", "hard": "2"}, {"easy": "1", "hard": "2"}, {"easy": "3"}):
+        with RunLogger(tmp_path, None) as logger:
+            logger.note_worlds(digests)
+    (event,) = read_events(tmp_path / "events.jsonl").records
+    assert event.kind == "worlds_changed" and event.detail.startswith("easy: code or items")

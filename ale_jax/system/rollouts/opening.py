@@ -25,6 +25,8 @@ from ale_jax.system.rollouts.scheduler import RolloutScheduler
 from ale_jax.system.rollouts.threads import ThreadPool
 from ale_jax.system.rollouts.workers import RolloutWorkers
 from ale_jax.system.start import Setting, Start
+from ale_jax.worlds.digests import digests
+from ale_jax.worlds.families import open_families
 
 
 class Rollouts(NamedTuple):
@@ -86,6 +88,7 @@ def worker_spec(config: RunConfig) -> WorkerSpec:
         login_of(config.rollout.runtime),
         config.rollout.uplink,
         Datasets.parse(config.rollout.datasets),
+        digests(open_families(config.domains, config.worlds.folder)),
     )
 
 

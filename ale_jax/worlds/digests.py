@@ -1,0 +1,38 @@
+"""By what two processes, or two days of a run, know that their tasks are the same."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Mapping
+
+from ale_jax.worlds.families import Families, Family
+from ale_jax.worlds.names import is_ours
+
+Digests = tuple[tuple[str, str], ...]  # by the names of families
+
+
+def digests(families: Families) -> Digests:
+    """Returns a digest of the code and the items of each family. OSError or ValueError if its files
+    cannot be read."""
+    return tuple((family.name, _digest(family)) for family in families)
+
+
+def differing(found: Mapping[str, str], wanted: Mapping[str, str]) -> list[str]:
+    """Returns the families of both that are not the same."""
+    return [name for name in wanted if name in found and found[name] != wanted[name]]
+
+
+def _digest(family: Family) -> str:
+    return hashlib.sha256(_code(family) + family.items.digest().encode()).hexdigest()
+
+
+def _code(family: Family) -> bytes:
+    """Returns the source of a world's module. Ours have the version of the package, which others
+    compare. What the module imports is not part of it, as a process imports more over time."""
+    world = type(family.world)
+    path = sys.modules[world.__module__].__file__
+    if is_ours(world) or path is None:
+        return b""
+    with open(path, "rb") as file:
+        return file.read()
