@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import itertools
 import json
 import statistics
 import sys
@@ -23,10 +24,13 @@ from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.sandbox.api import JudgedSandbox
 from ale_jax.sandbox.runtime import Picked, pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.worlds.duplicates import Duplicate, near_duplicates
 from ale_jax.worlds.families import Families, Family, PlayableFamilies, open_families
+from ale_jax.worlds.finite import Finite
 from ale_jax.worlds.items import EVAL, TRAIN
 
 MAX_FAULTS_SHOWN = 20  # of a family
+MAX_ALIKE_SHOWN = 5
 FAULT_CHARS = 300
 HEAD = f"{'family':<20}{'items':>7}{'oracle':>9}{'nothing':>9}  turns min/median/max"
 
@@ -61,18 +65,21 @@ def run_validate(options: Options, values: Mapping[str, Any] | None) -> int:
         functools.partial(_start, runtime), PlayableFamilies(families, spec), AgentLimits()
     )
     found: dict[str, list[ItemReport]] = defaultdict(list)
+    alike: dict[str, list[Duplicate]] = {}
     if not options.json:
         print(HEAD)
     try:
         for family in families:
             tasks = _tasks(family, options.items)
             found[family.name] += Validator(runner).check(family, tasks, options.workers)
+            alike[family.name] = _near_duplicates(family)
             if not options.json:
-                print(*_lines(family.name, found[family.name]), sep="\n", flush=True)
+                lines = _lines(family.name, found[family.name]), _told_alike(alike[family.name])
+                print(*itertools.chain(*lines), sep="\n", flush=True)
     finally:
         runner.close()
     if options.json:
-        print(json.dumps({name: _summary(reports) for name, reports in found.items()}))
+        print(json.dumps({name: _summary(found[name], alike[name]) for name in found}))
     faulty = [each for reports in found.values() for each in reports if each.faults]
     if faulty and not options.json:
         print(f"{len(faulty)} items have faults", file=sys.stderr)
@@ -131,7 +138,21 @@ def _lines(family: str, reports: Sequence[ItemReport]) -> Iterator[str]:
         yield f"  and {len(faults) - MAX_FAULTS_SHOWN} more"
 
 
-def _summary(reports: Sequence[ItemReport]) -> dict[str, Any]:
+def _near_duplicates(family: Family) -> list[Duplicate]:
+    return list(near_duplicates(family.items)) if isinstance(family.items, Finite) else []
+
+
+def _told_alike(found: Sequence[Duplicate]) -> Iterator[str]:
+    for each in found[:MAX_ALIKE_SHOWN]:
+        yield (
+            f"  item {each.evaluated!r:.80} is evaluated, and training has {each.share:.0%} of its "
+            f"wording in {each.trained!r:.80}"
+        )
+    if len(found) > MAX_ALIKE_SHOWN:
+        yield f"  and {len(found) - MAX_ALIKE_SHOWN} more near duplicates"
+
+
+def _summary(reports: Sequence[ItemReport], alike: Sequence[Duplicate] = ()) -> dict[str, Any]:
     """Returns what `--json` tells of a family. oracle, nothing: items that it solved each time.
     turns: of the oracle: least, median, most."""
     turns = [each.oracle[0].episode.turns for each in reports if each.oracle]
@@ -146,6 +167,7 @@ def _summary(reports: Sequence[ItemReport]) -> dict[str, Any]:
             for each in reports
             for fault in each.faults
         ],
+        "near_duplicates": [dataclasses.asdict(each) for each in alike],
     }
 
 

@@ -39,7 +39,11 @@ class Finite(abc.ABC):
 
     def count(self, split: str) -> int:
         """Returns the number of items of a split."""
-        return len(self._rows[require_split(split)])
+        return len(self.rows(split))
+
+    def rows(self, split: str) -> Mapping[Name, Row]:
+        """Returns the items of a split by their names."""
+        return self._rows[require_split(split)]
 
     def train(self, seed: int, draw: int, nth: int) -> Name:
         """Returns the item that comes up as the `nth` one: each epoch is a permutation of all."""
@@ -62,7 +66,7 @@ class Finite(abc.ABC):
 
     def find(self, family: str, name: Name, split: str) -> Item:
         """Returns the item of a name. ValueError if the split has none of that name."""
-        row = self._rows[require_split(split)].get(name)
+        row = self.rows(split).get(name)
         if row is None:
             raise ValueError(f"{self.path} has no item {name!r:.80} in its split {split!r}")
         return Item(family, name, split, row)
