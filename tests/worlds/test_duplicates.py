@@ -36,7 +36,8 @@ def test_short_items_are_compared_as_a_whole(tmp_path):
 
 
 def test_the_wording_that_all_items_share_says_nothing(tmp_path):
-    start = "Solve the following puzzle and give the last line of your answer alone:"
+    start = "Solve the following puzzle, think about it as long as you like, explain each step to "
+    start += "a child of ten years, and give the last line of your answer alone:"
     trained = [f"{start} number {n}" for n in range(COMMON + 5)]
     assert found(tmp_path, trained, [f"{start} word x"]) == []
 
