@@ -37,6 +37,12 @@ class Domain(Settings):
     turns: int = setting(
         0, "as agent.turns, for these tasks; 0: what that says.", at_least=0, remedy="0 is off"
     )
+    reply_tokens: int = setting(
+        0,
+        "as rollout.max_reply_tokens, for these tasks; 0: what that says.",
+        at_least=0,
+        remedy="0 is off",
+    )
     solved_at: float = setting(
         0.0,
         "the reward from which episodes count as solved; 0.0: what the world says, which is 1.0 "

@@ -55,6 +55,11 @@ def check_tasks(config: RunConfig) -> None:
                 f"turns {domain.turns} of world {domain.world} must be at most agent.turns "
                 f"{config.agent.turns}: raise that"
             )
+        if domain.reply_tokens >= config.engine.max_sequence_length:
+            raise ValueError(
+                f"reply_tokens {domain.reply_tokens} of world {domain.world} must be less than "
+                f"engine.max_sequence_length {config.engine.max_sequence_length}: lower it"
+            )
     schedule.check(config)
 
 

@@ -23,6 +23,7 @@ from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.rollout.policy_client import PolicyClient
 from ale_jax.sandbox.datasets import Datasets
 from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.system.reply_limits import reply_limits
 from ale_jax.worlds.families import PlayableFamilies
 from ale_jax.worlds.schedule import Schedule
 
@@ -40,9 +41,7 @@ class Player:
                 record_left=self._sampling.cuts,
             )
             stack.callback(self._engine.close)
-            self._ledger = Ledger(
-                self._engine, tokenizer, config.seed, config.rollout.max_reply_tokens
-            )
+            self._ledger = Ledger(self._engine, tokenizer, config.seed, reply_limits(config))
             self._url = stack.enter_context(served(make_app(self._ledger.episodes, config.name)))
             rollout = config.rollout
             datasets = Datasets.parse(rollout.datasets)

@@ -14,7 +14,7 @@ import numpy as np
 from ale_jax.config.engine import Sampling
 from ale_jax.engine.request import DEFAULT_OPTIONS, RequestOptions, Sampled
 from ale_jax.errors import RolloutsFailed
-from ale_jax.gateway.custody.ledger import Ledger
+from ale_jax.gateway.custody.ledger import Ledger, ReplyLimits
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.records import Episode, EpisodeKey, Task, Trajectory
 from ale_jax.status import Status
@@ -82,7 +82,8 @@ class Training:
 
     def __init__(self, tokenizer: ChatTokenizer, say: Callable[[int], tuple[str, float]]):
         self.engine = TimedEngine(tokenizer, say)
-        self.ledger = Ledger(self.engine, tokenizer, seed=0, max_reply_tokens=1 << 14)
+        limits = ReplyLimits(tokens=1 << 14)
+        self.ledger = Ledger(self.engine, tokenizer, seed=0, limits=lambda task: limits)
         self.ledger.open(NAME, KEY, Sampling())
 
     def end(self) -> Trajectory:

@@ -37,7 +37,7 @@ from ale_jax.system.trainer import Trainer
 from ale_jax.worlds.api import Step, World
 from ale_jax.worlds.checked import CheckedWorld
 from ale_jax.worlds.items import Item
-from tests.gateway.custody.talking import Agent
+from tests.gateway.custody.talking import Agent, same_for_all
 
 ALONE = Alone()
 TURNS = 2
@@ -200,8 +200,8 @@ class Run:
         config, trainer, stop_ids = self.config, self.trainer, self.tokenizer.stop_ids
         trainer.publish(version=cursor.step)
         engine = trainer.open_engines(stop_ids)
-        limit = config.rollout.max_reply_tokens
-        ledger = Ledger(engine, self.tokenizer, config.seed, limit)
+        limits = same_for_all(config.rollout.max_reply_tokens)
+        ledger = Ledger(engine, self.tokenizer, config.seed, limits)
         pool = ThreadPool(GameWorker(ledger, self._game), PLACES, _no_events)
         replicas = PolicyReplicas([PolicyReplica(ledger, "", lambda: engine.stats.sampled_tokens)])
         retries, deadlines = config.rollout.retries, config.deadlines

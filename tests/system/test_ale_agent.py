@@ -35,6 +35,7 @@ from ale_jax.status import Status
 from ale_jax.system.agent_demonstrations import played_by
 from ale_jax.system.checks import checked_config
 from ale_jax.system.demonstrations import make_tokenizer, tokenize
+from ale_jax.system.reply_limits import reply_limits
 from tests.agent.assistant.scripted import endpoint_that, in_turn
 from tests.engine.shapes import engine_shape
 from tests.model.shapes import DENSE
@@ -141,7 +142,7 @@ def test_its_calls_become_the_chunks_that_were_demonstrated(runtime, transcript,
 
 
 def played(engine, tokenizer, runtime):
-    ledger = Ledger(engine, tokenizer, 0, CONFIG.rollout.max_reply_tokens, CONFIG.agent.turns)
+    ledger = Ledger(engine, tokenizer, 0, reply_limits(CONFIG))
     start = lambda spec: runtime.start(SPEC, {})  # noqa: E731
     runner = EpisodeRunner(start, OurWorlds(), AgentLimits())
     with served(make_app(ledger.episodes, "policy")) as url, contextlib.closing(runner):

@@ -25,6 +25,7 @@ from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import Episode, EpisodeKey, Task
 from ale_jax.status import Status
 from ale_jax.system.reply_metrics import reply_metrics
+from tests.gateway.custody.talking import same_for_all
 from tests.rows import each_row
 
 GROUPS, MEMBERS = 25, 4
@@ -120,7 +121,7 @@ def play(ledger, engine, group, member, rewrite):
 def groups_of(tokenizer, rewriters):
     """Returns 100 episodes in groups, and the ids of all replies that were sampled for them."""
     engine = ScriptedEngine(tokenizer)
-    ledger = Ledger(engine, tokenizer, seed=0, max_reply_tokens=64)
+    ledger = Ledger(engine, tokenizer, seed=0, limits=same_for_all(64))
 
     def member(g, m):
         return play(ledger, engine, g, m, rewriters[(g + m) % len(rewriters)])

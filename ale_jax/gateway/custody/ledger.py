@@ -25,7 +25,7 @@ from ale_jax.gateway.custody.trajectories import given_turn, trajectory_of
 from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.model.tokenizer import ChatTokenizer
-from ale_jax.records import CallCounts, Episode, EpisodeKey, Trajectory, Turn
+from ale_jax.records import CallCounts, Episode, EpisodeKey, Task, Trajectory, Turn
 from ale_jax.status import Status
 
 # (name of the conversation; "asked" or "answered"; version that sampled its first token, if it has
@@ -98,6 +98,18 @@ def conversation_key(seed: int, key: EpisodeKey, redraw: int = 0, number: int = 
     return words.generate_state(2, np.uint32)
 
 
+@dataclasses.dataclass(frozen=True)
+class ReplyLimits:
+    """Of the replies of an episode. tokens: of one. replies: that its agents get; None for no
+    limit."""
+
+    tokens: int
+    replies: int | None = None
+
+
+LimitsOf = Callable[[Task], ReplyLimits]
+
+
 class Ledger:
     """Conversations between agents and the engine. Thread-safe.
 
@@ -109,15 +121,13 @@ class Ledger:
         engine: InferenceEngine,
         tokenizer: ChatTokenizer,
         seed: int,
-        max_reply_tokens: int,
-        max_turns: int | None = None,
+        limits: LimitsOf,
         branches: BranchChoice = "all",
     ):
-        """max_turns: replies that an episode's agents get, at most; None for no limit. branches: of
-        an episode, that become its trajectory."""
+        """limits: of the episodes of a task. branches: of an episode, that become its
+        trajectory."""
         self._engine, self._tokenizer = engine, tokenizer
-        self._seed, self._max_reply_tokens = seed, max_reply_tokens
-        self._max_turns, self._branches = max_turns, branches
+        self._seed, self._limits, self._branches = seed, limits, branches
         self._render, self._language = ChatRender(tokenizer), language_of(tokenizer)
         self.episodes = Episodes()
         self._lock = threading.Lock()
@@ -147,10 +157,10 @@ class Ledger:
         agent = AgentClock(time.monotonic())
         # Evaluations may cut where training does not, and nobody learns what was left.
         masks = MaskTable(sampling if key.is_trained_on else PLAIN)
-        reply_tokens = self._max_reply_tokens
+        limits = self._limits(key.task)
         options = EpisodeOptions(
             obeys=False,
-            max_replies=self._max_turns,
+            max_replies=limits.replies,
             max_tokens=self._engine.max_sequence_length,
             max_chars=self._engine.max_sequence_length * self._tokenizer.longest_token,
             given=list(map(given_turn, prefix_turns)),
@@ -158,7 +168,7 @@ class Ledger:
         )
         episode = GatewayEpisode(
             TokenTree(self._render),
-            EnginePolicy(self._engine, self._tokenizer, sampling, reply_tokens, masks),
+            EnginePolicy(self._engine, self._tokenizer, sampling, limits.tokens, masks),
             self._language,
             partial(conversation_key, self._seed, key, redraw),
             options,

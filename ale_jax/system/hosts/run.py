@@ -33,6 +33,7 @@ from ale_jax.system.hosts.start import (
     served_at,
 )
 from ale_jax.system.library_log import LibraryLog
+from ale_jax.system.reply_limits import reply_limits
 from ale_jax.system.stopping import INTERRUPTED, StopSignals
 from ale_jax.system.trainer import Trainer
 
@@ -108,9 +109,8 @@ class _Part:
         config = self._config
         assert self.trainer is not None, "the first process sends begin first"
         engines = self.trainer.open_engines(tokenizer.stop_ids)
-        limit, turns = config.rollout.max_reply_tokens, config.agent.turns
         branches = config.external_agent.branches
-        ledger = Ledger(engines, tokenizer, config.seed, limit, turns, branches)
+        ledger = Ledger(engines, tokenizer, config.seed, reply_limits(config), branches)
         ConversationService(self._conversations, ledger)
         threading.Thread(target=self._watch, args=(engines,), daemon=True).start()
         gateway = make_app(ledger.episodes, config.name, engines.counts, engines.check)

@@ -19,6 +19,7 @@ from ale_jax.monitor.events import Recorder
 from ale_jax.rollout.worker import RolloutWorker, WorkerSpec
 from ale_jax.sandbox.datasets import Datasets
 from ale_jax.sandbox.runtime import login_of
+from ale_jax.system.reply_limits import reply_limits
 from ale_jax.system.rollouts.policy_replicas import PolicyReplica, PolicyReplicas
 from ale_jax.system.rollouts.pool import WorkerPool
 from ale_jax.system.rollouts.scheduler import RolloutScheduler
@@ -52,9 +53,8 @@ def open_rollouts(
     trainer.publish(version=start.cursor.step)
     engines = trainer.open_engines(tokenizer.stop_ids)
     stack.callback(engines.close)
-    limit, turns = config.rollout.max_reply_tokens, config.agent.turns
     branches = config.external_agent.branches
-    ledger = Ledger(engines, tokenizer, config.seed, limit, turns, branches)
+    ledger = Ledger(engines, tokenizer, config.seed, reply_limits(config), branches)
     gateway = make_app(ledger.episodes, config.name, engines.counts, engines.check)
     url = stack.enter_context(served(gateway, players.address or processes.address))
     own = PolicyReplica(ledger, url, lambda: engines.stats.sampled_tokens)

@@ -2,9 +2,14 @@
 
 from ale_jax.agent.api import Reply
 from ale_jax.engine.request import EngineStopped
-from ale_jax.gateway.custody.ledger import Ledger
+from ale_jax.gateway.custody.ledger import Ledger, ReplyLimits
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import CONTEXT_FULL, ApiError, ChatRequest
+
+
+def same_for_all(tokens, replies=None):
+    """The same limits of the replies of all tasks."""
+    return lambda task: ReplyLimits(tokens, replies)
 
 
 class Agent:

@@ -19,7 +19,7 @@ from ale_jax.records import Episode, EpisodeKey, Task
 from ale_jax.status import Status
 from ale_jax.worlds.api import Message
 from tests.engine.shapes import engine_shape
-from tests.gateway.custody.talking import TalkingLedger
+from tests.gateway.custody.talking import TalkingLedger, same_for_all
 from tests.model.shapes import MOE
 from tests.rows import each_row
 
@@ -48,13 +48,13 @@ def engine(tokenizer):
 
 @pytest.fixture
 def ledger(engine, tokenizer):
-    return TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    return TalkingLedger(engine, tokenizer, seed=0, limits=same_for_all(9))
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("branches", "replies"), [("all", 5), ("longest", 2), ("leaf", 1)])
 def test_a_trajectory_has_the_conversations_that_are_wanted(engine, tokenizer, branches, replies):
-    ledger = TalkingLedger(engine, tokenizer, 0, 9, branches=branches)
+    ledger = TalkingLedger(engine, tokenizer, 0, same_for_all(9), branches=branches)
     ledger.open("a", KEY, Sampling())
     (first,) = ask(ledger, "a", *TASK)
     ask(ledger, "a", *TASK, first, SEEN)
@@ -191,7 +191,7 @@ def test_an_episode_whose_last_call_was_refused_ended_at_that_limit(
     """Whichever way its agent's program exits."""
     full, short = ChatMessage("user", "Read lemon.txt. " * 60), ChatMessage("user", "Go.")
     turns = 2 if then == "a fourth call" else 4
-    ledger = TalkingLedger(engine, tokenizer, 0, 9, max_turns=turns)
+    ledger = TalkingLedger(engine, tokenizer, 0, same_for_all(9, turns))
     for exits in (Status.FINISHED, Status.BROKE_OFF):
         ledger.open(exits, KEY, Sampling())
         for each in (TASK, (full,), (short,), (short, full) if "message" in then else (short,)):

@@ -28,7 +28,7 @@ from ale_jax.records import Episode, EpisodeKey, Task
 from ale_jax.status import Status
 from ale_jax.worlds.api import Message
 from tests.engine.shapes import engine_shape
-from tests.gateway.custody.talking import TalkingLedger
+from tests.gateway.custody.talking import TalkingLedger, same_for_all
 from tests.model.shapes import MOE
 
 KEY = EpisodeKey("train", 3, 1, Task("trail", 7, "train"))
@@ -94,7 +94,7 @@ def test_arguments_that_no_prompt_can_hold_as_json_are_text(tokenizer, arguments
 
 @pytest.mark.heavy
 def test_an_agent_behind_the_gateway_gets_the_tokens_of_our_own_loop(episode, engine, tokenizer):
-    ledger = TalkingLedger(engine, tokenizer, 0, REPLY_TOKENS)
+    ledger = TalkingLedger(engine, tokenizer, 0, same_for_all(REPLY_TOKENS))
     ledger.open("own", KEY, Sampling())
     told, new = list(FIRST), FIRST
     for seen in SEEN:

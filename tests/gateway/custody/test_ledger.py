@@ -10,7 +10,7 @@ from ale_jax.config.engine import Sampling
 from ale_jax.data.packing import text_turn
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.request import EngineStopped
-from ale_jax.gateway.custody.ledger import Activity, AgentClock, conversation_key
+from ale_jax.gateway.custody.ledger import Activity, AgentClock, ReplyLimits, conversation_key
 from ale_jax.gateway.episode import MAX_NAME, MAX_UNSEEN
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import ChatRequest
@@ -20,7 +20,7 @@ from ale_jax.records import Episode, EpisodeKey, ReplyKind, Task
 from ale_jax.status import Status
 from ale_jax.worlds.api import Message
 from tests.engine.shapes import engine_shape
-from tests.gateway.custody.talking import TalkingLedger
+from tests.gateway.custody.talking import TalkingLedger, same_for_all
 from tests.model.shapes import MOE
 
 KEY = EpisodeKey("train", 3, 1, Task("trail", 7, "train"))
@@ -55,7 +55,7 @@ def _given(turn):
 
 @pytest.mark.heavy
 def test_what_the_policy_is_not_shown_is_told_with_the_trajectory(engine, tokenizer):
-    ledger = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=4)
+    ledger = TalkingLedger(engine, tokenizer, seed=0, limits=same_for_all(4))
     ledger.open("a", KEY, Sampling())
     told = (ChatMessage("user", "Read lemon.txt."),)
     names = ("tool web_search", "image", "image", *(f"tool {n}" + "x" * 99 for n in range(99)))
@@ -76,7 +76,7 @@ def _play(ledger, name):
 
 @pytest.mark.heavy
 def test_an_evaluation_may_cut_where_the_engine_does_not_record_it(engine, tokenizer):
-    ledger = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    ledger = TalkingLedger(engine, tokenizer, seed=0, limits=same_for_all(9))
     key = EpisodeKey("eval/final", 0, 0, KEY.task)
     ledger.open("a", key, Sampling(top_k=3))
     ledger.reply("a", FIRST)
@@ -86,7 +86,7 @@ def test_an_evaluation_may_cut_where_the_engine_does_not_record_it(engine, token
 
 @pytest.mark.heavy
 def test_a_trajectory_holds_what_was_read_and_written(engine, tokenizer):
-    ledger = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    ledger = TalkingLedger(engine, tokenizer, seed=0, limits=same_for_all(9))
     replies, trajectory = _play(ledger, "a")
     first, second = trajectory.turns
     assert [t.action_text for t in trajectory.turns] == [r.text for r in replies]
@@ -105,7 +105,7 @@ def test_a_trajectory_holds_what_was_read_and_written(engine, tokenizer):
 
 def test_a_reply_that_the_context_cut_is_marked_in_the_trajectory(engine, tokenizer):
     """Of those without a call, as the loop tells."""
-    ledger, stops = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=40), []
+    ledger, stops = TalkingLedger(engine, tokenizer, seed=0, limits=same_for_all(40)), []
     ledger.open("a", KEY, Sampling())
     while "context_full" not in stops:
         stops.append(ledger.reply("a", OBSERVATION if stops else FIRST).stop)
@@ -122,7 +122,7 @@ def test_a_reply_that_ends_otherwise_than_its_turn_is_closed_by_the_context(toke
     sizes = engine_shape(max_sequences=2, max_sequence_length=160, prefill_tokens=(16, 64))
     params = init_params(jax.random.key(0), shape)
     engine = Engine(shape, sizes, tuple(range(shape.vocab_size)), params)
-    _, trajectory = _play(TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9), "a")
+    _, trajectory = _play(TalkingLedger(engine, tokenizer, seed=0, limits=same_for_all(9)), "a")
     engine.close()
     first, second = trajectory.turns
     assert len(first.action_ids) == 1 and first.action_ids[0] != tokenizer.stop_ids[0]
@@ -130,12 +130,12 @@ def test_a_reply_that_ends_otherwise_than_its_turn_is_closed_by_the_context(toke
 
 
 def test_the_same_position_draws_the_same_tokens(engine, tokenizer):
-    ledger = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    ledger = TalkingLedger(engine, tokenizer, seed=0, limits=same_for_all(9))
     _, once = _play(ledger, "b")
     _, again = _play(ledger, "c")
     for a, b in zip(once.turns, again.turns, strict=True):
         np.testing.assert_array_equal(a.action_ids, b.action_ids)
-    _, other_run = _play(TalkingLedger(engine, tokenizer, seed=1, max_reply_tokens=9), "d")
+    _, other_run = _play(TalkingLedger(engine, tokenizer, seed=1, limits=same_for_all(9)), "d")
     assert once.turns[0].action_ids.tolist() != other_run.turns[0].action_ids.tolist()
 
 
@@ -151,7 +151,7 @@ def test_keys_differ_by_every_part_of_the_position():
 
 
 def test_without_an_episode_nothing_is_kept_and_the_slot_is_free(engine, tokenizer):
-    ledger = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    ledger = TalkingLedger(engine, tokenizer, seed=0, limits=same_for_all(9))
     for name in ("e", "f", "g"):  # more conversations than keys: they must be freed
         ledger.open(name, KEY, Sampling())
         ledger.reply(name, FIRST)
@@ -159,7 +159,7 @@ def test_without_an_episode_nothing_is_kept_and_the_slot_is_free(engine, tokeniz
 
 
 def test_a_conversation_goes_on_after_text_turns_with_their_very_ids(engine, tokenizer):
-    ledger = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    ledger = TalkingLedger(engine, tokenizer, seed=0, limits=same_for_all(9))
     _, expert = _play(ledger, "h")
     (prefix_turn,) = prefix_turns = (_given(expert.turns[0]),)
     asked, reply = [], engine.reply
@@ -183,7 +183,7 @@ def test_a_conversation_goes_on_after_text_turns_with_their_very_ids(engine, tok
 
 
 def test_members_of_a_group_share_the_pages_of_what_is_given(engine, tokenizer):
-    ledger = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    ledger = TalkingLedger(engine, tokenizer, seed=0, limits=same_for_all(9))
     _, expert = _play(ledger, "j")
     prefix_turns = (_given(expert.turns[0]),)
     shared = []
@@ -200,7 +200,7 @@ def test_members_of_a_group_share_the_pages_of_what_is_given(engine, tokenizer):
 
 
 def test_a_policy_that_never_wrote_leaves_no_turns(engine, tokenizer):
-    ledger = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    ledger = TalkingLedger(engine, tokenizer, seed=0, limits=same_for_all(9))
     prefix_turns = (text_turn([1, 2], [3], "", ""),)
     ledger.open("m", KEY, Sampling(), prefix_turns)
     trajectory = ledger.close("m", _episode())
@@ -228,7 +228,7 @@ def test_the_agents_turns_are_timed_and_the_policys_are_not():
 
 
 def test_a_stopped_conversation_fails_its_replies_and_stays_open(engine, tokenizer):
-    ledger = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    ledger = TalkingLedger(engine, tokenizer, seed=0, limits=same_for_all(9))
     ledger.open("a", KEY, Sampling())
     assert not ledger.activity("a").asked
     ledger.reply("a", FIRST)
@@ -240,7 +240,7 @@ def test_a_stopped_conversation_fails_its_replies_and_stays_open(engine, tokeniz
 
 
 def test_a_conversation_starts_with_the_version_of_its_first_token(engine, tokenizer):
-    ledger = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=4)
+    ledger = TalkingLedger(engine, tokenizer, seed=0, limits=same_for_all(4))
     ledger.open("a", KEY, Sampling(), (text_turn([1], [2], "", "given"),))
     assert ledger.start_version("a") is None, "the prefix turns were not sampled here"
     ledger.reply("a", [*FIRST, Message("assistant", "given"), *OBSERVATION])
@@ -249,7 +249,7 @@ def test_a_conversation_starts_with_the_version_of_its_first_token(engine, token
 
 
 def test_an_episode_after_a_rejected_one_samples_something_else(engine, tokenizer):
-    ledger, said = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9), []
+    ledger, said = TalkingLedger(engine, tokenizer, seed=0, limits=same_for_all(9)), []
     for name, redraw in zip("abc", (0, 1, 1)):
         ledger.open(name, KEY, Sampling(), redraw=redraw)
         said.append(ledger.reply(name, FIRST).text)
@@ -258,10 +258,21 @@ def test_an_episode_after_a_rejected_one_samples_something_else(engine, tokenize
 
 
 def test_an_episodes_agents_get_so_many_replies_and_no_more(engine, tokenizer):
-    ledger = TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=4, max_turns=2)
+    ledger = TalkingLedger(engine, tokenizer, seed=0, limits=same_for_all(4, 2))
     ledger.open("a", KEY, Sampling())
     for new in (FIRST, OBSERVATION):
         ledger.reply("a", new)
     with pytest.raises(EngineStopped, match="limit of 2 replies"):
         ledger.reply("a", OBSERVATION)
     assert len(ledger.close("a", _episode()).turns) == 2
+
+
+def test_tasks_have_limits_of_their_own(engine, tokenizer):
+    limits = {"short": ReplyLimits(2, 1), "long": ReplyLimits(5, 2)}
+    ledger = TalkingLedger(engine, tokenizer, 0, lambda task: limits[task.family])
+    for name, tokens in (("short", 2), ("long", 5)):
+        key = dataclasses.replace(KEY, task=dataclasses.replace(KEY.task, family=name))
+        ledger.open(name, key, Sampling())
+        ledger.reply(name, FIRST)
+        (turn,) = ledger.close(name, _episode()).turns
+        assert len(turn.action_ids) == tokens

@@ -20,7 +20,7 @@ from ale_jax.status import Status
 from ale_jax.worlds.api import Message
 from tests.engine.playing import LONGEST, STOP, play, prompt
 from tests.engine.shapes import engine_shape
-from tests.gateway.custody.talking import TalkingLedger
+from tests.gateway.custody.talking import TalkingLedger, same_for_all
 from tests.model.shapes import MIXED
 
 pytestmark = pytest.mark.heavy
@@ -92,7 +92,7 @@ class _Letters:
 
 def test_training_takes_the_recorded_experts(engine):
     """Under other weights, whose own choice would be another one."""
-    ledger = TalkingLedger(engine, _Letters(), seed=0, max_reply_tokens=9)
+    ledger = TalkingLedger(engine, _Letters(), seed=0, limits=same_for_all(9))
     key = EpisodeKey("train", 0, 0, Task("trail", 1, "train"))
     ledger.open("a", key, Sampling())
     for _ in range(2):

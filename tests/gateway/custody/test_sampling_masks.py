@@ -26,6 +26,7 @@ from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import FORCED, FREE, Episode, EpisodeKey, Task
 from ale_jax.status import Status
 from tests.engine.shapes import engine_shape
+from tests.gateway.custody.talking import same_for_all
 from tests.model.shapes import MOE
 
 KEY = EpisodeKey("train", 3, 1, Task("trail", 7, "train"))
@@ -67,7 +68,7 @@ def engine(tokenizer, policy):
 
 @pytest.fixture
 def ledger(engine, tokenizer):
-    return Ledger(engine, tokenizer, seed=0, max_reply_tokens=90)
+    return Ledger(engine, tokenizer, seed=0, limits=same_for_all(90))
 
 
 def ask(ledger, *messages, **fields):

@@ -24,7 +24,7 @@ from ale_jax.system.hosts.connection import Connection
 from ale_jax.system.hosts.conversations import ConversationService, RemoteLedger
 from ale_jax.worlds.api import Message
 from tests.engine.shapes import engine_shape
-from tests.gateway.custody.talking import TalkingLedger
+from tests.gateway.custody.talking import TalkingLedger, same_for_all
 from tests.model.shapes import MOE
 
 KEY = EpisodeKey("train", 3, 1, Task("trail", 7, "train"))
@@ -46,7 +46,7 @@ def ledger():
     shape = dataclasses.replace(MOE, vocab_size=tokenizer.vocab_size)
     sizes = engine_shape(max_sequences=2, max_sequence_length=160, prefill_tokens=(16, 64))
     engine = Engine(shape, sizes, tokenizer.stop_ids, init_params(jax.random.key(0), shape))
-    yield TalkingLedger(engine, tokenizer, seed=0, max_reply_tokens=9)
+    yield TalkingLedger(engine, tokenizer, seed=0, limits=same_for_all(9))
     engine.close()
 
 
