@@ -20,7 +20,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-test install-cluster lock rock gem sandbox runtimes browser quickstart check test test-slow lint types format validate report clean
+.PHONY: help install install-test install-cluster lock rock gem textarena sandbox runtimes browser quickstart check test test-slow lint types format validate report clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -36,7 +36,9 @@ lock: install-test  ## write the versions in .venv to requirements.lock; LOCK= m
 
 rock: .venv-rock/installed  ## install ROCK's client, for a test, into a separate environment
 
-gem: .venv-gem/installed  ## install gem-llm's games into a separate environment (Python <= 3.12.0, a C compiler)
+gem: .venv-gem/installed  ## install gem-llm and reasoning-gym into a separate environment (Python <= 3.12.0, a C compiler)
+
+textarena: .venv-textarena/installed  ## install textarena's games into a separate environment
 
 sandbox:  ## install a sandbox runtime, bubblewrap, unless there is one or the Docker image is built
 	@command -v bwrap > /dev/null \
@@ -107,7 +109,8 @@ $(VENV)/installed-cluster: setup.py $(LOCK) | $(VENV)/bin/python
 # Packages that need other versions than ours; ALE-JAX is not installed beside them.
 .venv-rock/installed: packages = rl-rock==1.11.0
 .venv-gem/installed: packages = gem-llm==0.1.0
-.venv-rock/installed .venv-gem/installed: Makefile
+.venv-textarena/installed: packages = textarena==0.7.4 numpy
+.venv-rock/installed .venv-gem/installed .venv-textarena/installed: Makefile
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python $(PIP) $(packages)
 	@touch $@

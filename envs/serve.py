@@ -11,11 +11,11 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from ale_jax.config.worlds import Domain
-from ale_jax.envs.gem.game import GemGame, known_games
 from ale_jax.sandbox.api import Sandbox, SandboxError
 from ale_jax.sandbox.cli.local import run_service
 from ale_jax.sandbox.cli.parser import make_parser, spec_of
 from ale_jax.sandbox.service import gem
+from ale_jax.worlds.bridges.process import Game, names_of
 from ale_jax.worlds.families import open_families
 from ale_jax.worlds.gym import AsGem
 
@@ -43,13 +43,13 @@ def worlds(gem_python: str | None) -> Mapping[str, gem.EnvFactory]:
         f"shell:{name}": functools.partial(AsGem, families[name]) for name in families.of(*shell)
     }
     if gem_python:
-        for name in known_games(gem_python):
+        for name in names_of("gem", gem_python):
             offered[name] = functools.partial(_game, name, gem_python)
     return offered
 
 
-def _game(name: str, python: str, sandbox: Sandbox) -> GemGame:
-    return GemGame(name, python)
+def _game(name: str, python: str, sandbox: Sandbox) -> Game:
+    return Game("gem", name, python)
 
 
 if __name__ == "__main__":

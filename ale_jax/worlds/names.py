@@ -15,6 +15,9 @@ OURS: Mapping[str, str] = {
     "corridor": "ale_jax.envs.corridor.env:Corridors",
     "countdown": "ale_jax.envs.countdown.env:Countdown",
     "terminal_bench": "ale_jax.envs.terminal_bench.env:TerminalBench",
+    "reasoning_gym": "ale_jax.worlds.bridges.reasoning_gym:ReasoningGym",
+    "gem": "ale_jax.worlds.bridges.games:Gem",
+    "textarena": "ale_jax.worlds.bridges.games:TextArena",
 }
 PACKAGE = __name__.partition(".")[0]
 GROUP = "ale_jax.worlds"  # the entry points by which installed packages name their worlds
