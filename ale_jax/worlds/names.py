@@ -18,6 +18,7 @@ OURS: Mapping[str, str] = {
     "reasoning_gym": "ale_jax.worlds.bridges.reasoning_gym:ReasoningGym",
     "gem": "ale_jax.worlds.bridges.games:Gem",
     "textarena": "ale_jax.worlds.bridges.games:TextArena",
+    "rows": "ale_jax.worlds.bridges.rows:Questions",
 }
 PACKAGE = __name__.partition(".")[0]
 GROUP = "ale_jax.worlds"  # the entry points by which installed packages name their worlds

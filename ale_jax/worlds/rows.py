@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ale_jax.files import parse_json
 from ale_jax.worlds.finite import Finite, Row, divided
@@ -35,12 +36,13 @@ class Rows(Finite):
 
     def digest(self) -> str:
         """Returns a digest of the files."""
-        return hashlib.sha256(b"".join(file.read_bytes() for file in self._files)).hexdigest()
+        files = (file for part in self.parts() for file in part)
+        return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
     def read(self) -> Mapping[str, Mapping[Name, Row]]:
         """Returns the rows by split and name. ValueError, with the line, for one that is damaged,
         or named as an earlier one."""
-        rows, *others = (_read(file, self.name) for file in self._files)
+        rows, *others = (self._read(files) for files in self.parts())
         contents = {name: self._content(row) for name, row in rows.items()}
         if not others:
             return divided(rows, contents, self.eval_share)
@@ -48,35 +50,41 @@ class Rows(Finite):
         kept = set(map(self._content, evaluated.values()))
         return {TRAIN: {k: r for k, r in rows.items() if contents[k] not in kept}, EVAL: evaluated}
 
-    @property
-    def _files(self) -> tuple[Path, ...]:
-        return tuple(self.folder / path for path in (self.path, self.eval_path) if path)
+    def parts(self) -> Sequence[Sequence[Path]]:
+        """Returns the files, and apart from them those of what is only evaluated, if files say."""
+        return [[self.folder / path] for path in (self.path, self.eval_path) if path]
+
+    def records(self, file: Path) -> Iterator[tuple[str, Any]]:
+        """Yields the place of each row, and the row. ValueError, with that, for a damaged one."""
+        for number, line in enumerate(file.read_bytes().splitlines(), 1):
+            yield line_of(file, number, line)
 
     def _content(self, row: Row) -> bytes:
         """What an item says, its name apart."""
         told = {column: value for column, value in row.items() if column != self.name}
-        return json.dumps(told, sort_keys=True).encode()
+        return json.dumps(told, sort_keys=True, default=str).encode()
+
+    def _read(self, files: Sequence[Path]) -> dict[Name, Row]:
+        rows: dict[Name, Row] = {}
+        for file in files:
+            for number, (place, row) in enumerate(self.records(file), 1):
+                if not isinstance(row, dict):
+                    raise ValueError(f"{place}: {row!r:.80} is no object")
+                named = row.get(self.name, f"{file.stem}:{number}")
+                if not isinstance(named, Name):
+                    raise ValueError(f"{place}: {self.name} {named!r:.80} must be text or a number")
+                if named in rows:
+                    raise ValueError(f"{place}: there are two items {named!r:.80}")
+                rows[named] = row
+        if files and not rows:
+            raise ValueError(f"{', '.join(map(str, files))} has no items")
+        return rows
 
 
-def _read(file: Path, name: str) -> dict[Name, Row]:
-    """Returns the rows of a file by their names. ValueError, with the line, for one that is
-    damaged, or named as an earlier one."""
-    rows: dict[Name, Row] = {}
-    for number, line in enumerate(file.read_bytes().splitlines(), 1):
-        try:
-            row = parse_json(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{file}, line {number}: {error}") from None
-        if not isinstance(row, dict):
-            raise ValueError(f"{file}, line {number}: {line!r:.80} is no object")
-        named = row.get(name, f"{file.stem}:{number}")
-        if not isinstance(named, Name):
-            raise ValueError(
-                f"{file}, line {number}: {name} {named!r:.80} must be text or a number"
-            )
-        if named in rows:
-            raise ValueError(f"{file}, line {number}: there are two items {named!r:.80}")
-        rows[named] = row
-    if not rows:
-        raise ValueError(f"{file} has no items")
-    return rows
+def line_of(file: Path, number: int, line: bytes) -> tuple[str, Any]:
+    """Returns the place of a line and what it says. ValueError, with that, if it is no JSON."""
+    place = f"{file}, line {number}"
+    try:
+        return place, parse_json(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{place}: {error}") from None

@@ -1,0 +1,49 @@
+"""Judges replies in a process of its own, where a check that never ends is ended by an alarm.
+
+    python judging_child.py CHECK
+
+Each line of stdin is {"reply", "answer", "seconds"}, and each of stdout {"right"} or {"error"},
+after a first {}: it is ready. It needs nothing of this package, so that it starts at once.
+"""
+
+import json
+import os
+import re
+import resource
+import signal
+import sys
+
+START_SECONDS = 120.0
+MEMORY = 8 << 30  # of addresses; a power of powers would fill the machine
+
+
+def regex(reply: str, answer: str) -> bool:
+    return re.fullmatch(answer, reply, re.S) is not None
+
+
+CHECKS = {"regex": regex}
+
+
+def main(name: str) -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no verdict
+    # The default action ends the process, whatever it is doing, also within one call of C.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, START_SECONDS)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    check = CHECKS[name]
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    print("{}", file=answers, flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        signal.setitimer(signal.ITIMER_REAL, asked["seconds"])
+        try:
+            told: dict[str, object] = {"right": check(asked["reply"], asked["answer"])}
+        except Exception as error:
+            told = {"error": f"{type(error).__name__}: {error}"[:200]}
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        print(json.dumps(told), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

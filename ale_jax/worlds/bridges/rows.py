@@ -1,0 +1,136 @@
+"""Questions of data sets as they are published, which are answered in one turn.
+
+{"world": "rows", "options": {"path": "gsm8k/train.jsonl", "prompt": "{question}",
+                              "answer": "answer", "after": "####", "check": "number"}}
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ale_jax.sandbox.api import JudgedSandbox
+from ale_jax.worlds.api import Step, World
+from ale_jax.worlds.bridges import checks
+from ale_jax.worlds.bridges.apart import apart
+from ale_jax.worlds.bridges.tables import Table, choices, column, columns_of, filled, text
+from ale_jax.worlds.finite import Row
+from ale_jax.worlds.items import Item
+
+CHECKS = ("exact", "number", "choice", "regex")
+LETTERS = "ABCDEFGHIJ"  # the labels where no column has the choices
+
+
+@dataclasses.dataclass(eq=False)
+class Questions(World):
+    """The rows of a file. The reward is 1 for a right answer and 0 for any other.
+
+    path: a jsonl file, which may be packed (.gz). prompt: what the policy is told, with columns in
+    braces. answer: the column of the answer. after: what stands before the answer in that column,
+    such as "####". check: one of CHECKS. family: its name; "" for that of the file. name,
+    eval_path, eval_share: as `Rows`. choices: the column with the choices.
+    seconds: that one check may take.
+    """
+
+    path: str
+    prompt: str
+    answer: str = ""
+    after: str = ""
+    check: str = "exact"
+    system_prompt: str = ""
+    family: str = ""
+    name: str = "id"
+    eval_path: str = ""
+    eval_share: float = 0.1
+    choices: str = ""
+    seconds: float = 5.0
+
+    _row: Row = dataclasses.field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        """ValueError for options that do not fit each other."""
+        if self.check not in CHECKS:
+            raise ValueError(f"check {self.check!r:.80} is unknown: choose one of {CHECKS}")
+        if not self.answer:
+            raise ValueError(f"the check {self.check} needs `answer`, the column of the answer")
+        if not self.seconds > 0.0:
+            raise ValueError(f"seconds {self.seconds} must be above 0")
+        columns_of(self.prompt)
+        family = self.family or Path(self.path).name.partition(".")[0]
+        table = Table(self.path, self.eval_share, self.eval_path, self.name, examine=self._examine)
+        self.families = {family: table}
+
+    def reset(self, item: Item, sandbox: JudgedSandbox | None) -> str:
+        """Returns the prompt of an item."""
+        self._row = item.row
+        return filled(self.prompt, item.row)
+
+    def step(self, reply: str) -> Step:
+        """Judges the reply, which ends the episode."""
+        return Step(reward=self._reward(reply), done=True)
+
+    def oracle(self, item: Item) -> Sequence[str] | None:
+        """Returns the answer; None where only a pattern is known."""
+        return None if self.check == "regex" else (self._answer(item.row),)
+
+    def _reward(self, reply: str) -> float:
+        answer = self._answer(self._row)
+        match self.check:
+            case "exact":
+                return checks.exact(reply, answer)
+            case "number":
+                return checks.number(reply, answer)
+            case "choice":
+                return checks.choice(reply, answer, tuple(self._choices(self._row)))
+        given = checks.final(reply)
+        return float(apart("regex").is_right(given, answer, self.seconds, control=""))
+
+    def _answer(self, row: Row) -> str:
+        """Returns the answer of a row as its check takes it. ValueError if it is none."""
+        if self.check == "choice":
+            return self._label(row)
+        whole = text(row, self.answer)
+        after, answer = self.after, whole
+        if after:
+            _, after, answer = whole.rpartition(after)
+        fault = self._fault(answer.strip()) if after == self.after else f"has no {self.after!r:.80}"
+        if fault:
+            raise ValueError(f"the column {self.answer!r:.80}, {whole!r:.80}, {fault}")
+        return answer.strip()
+
+    def _fault(self, answer: str) -> str:
+        if not answer:
+            return "holds no answer"
+        if self.check == "number" and checks.last_number(answer) is None:
+            return "is no number"
+        return _fault_of_pattern(answer) if self.check == "regex" else ""
+
+    def _label(self, row: Row) -> str:
+        """Returns the label of the right choice, which a row names by label, place or text."""
+        told, given = self._choices(row), column(row, self.answer)
+        labels = list(told)
+        if isinstance(given, int) and not isinstance(given, bool) and 0 <= given < len(labels):
+            return labels[given]
+        by_text = [label for label in labels if told[label] == given]
+        if given in labels:
+            return str(given)
+        if len(by_text) == 1:
+            return by_text[0]
+        raise ValueError(f"the column {self.answer!r:.80} holds {given!r:.80}, which is no choice")
+
+    def _choices(self, row: Row) -> Mapping[str, str]:
+        return choices(row, self.choices) if self.choices else dict.fromkeys(LETTERS, "")
+
+    def _examine(self, row: Row) -> None:
+        filled(self.prompt, row)
+        self._answer(row)
+
+
+def _fault_of_pattern(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        return f"is no pattern: {error}"
+    return ""
