@@ -33,6 +33,11 @@ def test_junk_that_is_paid_is_no_success():
     assert (episode.status, episode.reward, episode.solved_at) == (Status.FINISHED, 0.01, 1.0)
 
 
+def test_an_answer_on_which_a_set_raises_earns_nothing():
+    episode = played(ReasoningGym(python_of("gem")), "prime_factorization", "junk")
+    assert (episode.status, episode.reward) == (Status.FINISHED, 0.0)
+
+
 def test_an_oracle_is_an_answer_that_scores_1():
     world = ReasoningGym(python_of("gem"))
     (answer,) = world.oracle(Item("leg_counting", 7, "train"))
@@ -84,5 +89,5 @@ def test_an_answer_that_is_evaluated_cannot_change_later_scores():
     (right,) = world.oracle(Item("spiral_matrix", 7, "train"))
     listed = f"[{right.replace(' ', ', ')}]"
     assert played(world, "spiral_matrix", listed).reward == 0.1
-    played(world, "spiral_matrix", "[(str := lambda item: '1')]")
+    played(world, "spiral_matrix", "[(str := (lambda item: '1')) for _ in [0]]")
     assert played(world, "spiral_matrix", listed).reward == 0.1
