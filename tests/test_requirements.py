@@ -2,10 +2,11 @@
 
 import re
 import runpy
+import sys
+import types
 from pathlib import Path
 
 import pytest
-import setuptools
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -14,9 +15,14 @@ LOCK = (ROOT / "requirements.lock").read_text().splitlines()
 
 
 def _given(monkeypatch, path):
-    """What a setup.py gives to setuptools."""
+    """What a setup.py gives to setuptools, which is not loaded: it wants to come before all that
+    uses distutils."""
     given = {}
-    monkeypatch.setattr(setuptools, "setup", lambda **fields: given.update(fields))
+    stands_in = types.SimpleNamespace(
+        setup=lambda **fields: given.update(fields),
+        find_namespace_packages=lambda *where, include: [],
+    )
+    monkeypatch.setitem(sys.modules, "setuptools", stands_in)
     monkeypatch.chdir((ROOT / path).parent)
     runpy.run_path(str(ROOT / path))
     return given

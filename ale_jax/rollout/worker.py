@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import socket
-from collections.abc import Callable
 
 from ale_jax.agent.external import PolicyAccess
 from ale_jax.config.agent import AgentLimits, ExternalAgent
@@ -13,7 +12,7 @@ from ale_jax.config.worlds import Domain
 from ale_jax.records import EpisodeKey, Prefix
 from ale_jax.rollout.play import EpisodeResult, EpisodeRunner
 from ale_jax.rollout.policy_client import PolicyClient
-from ale_jax.sandbox.api import JudgedSandbox, Runtime
+from ale_jax.sandbox.api import Runtime
 from ale_jax.sandbox.datasets import NO_DATASETS, Datasets
 from ale_jax.sandbox.egress.uplink import DIRECT, Uplink
 from ale_jax.sandbox.runtime import runtime_of_run
@@ -52,8 +51,14 @@ class RolloutWorker:
         self._agent = spec.agent
         families = open_families(spec.domains, spec.folder)
         _require_same(families, spec.worlds)
-        worlds = PlayableFamilies(families, spec.sandbox)
-        self._runner = EpisodeRunner(_starter(spec), worlds, spec.limits)
+        runtime = functools.cache(functools.partial(opened_runtime, spec))
+        if any(family.sandbox(family.first(), spec.sandbox) for family in families):
+            runtime()  # or else a machine without one would only say so when it plays
+        self._runner = EpisodeRunner(
+            lambda wanted: runtime().start(wanted, {"role": "rollout_worker"}),
+            PlayableFamilies(families, spec.sandbox),
+            spec.limits,
+        )
 
     def play(
         self, key: EpisodeKey, url: str, conversation: str, prefix: Prefix | None
@@ -86,14 +91,8 @@ def _require_same(families: Families, wanted: Digests) -> None:
         )
 
 
-def _starter(spec: WorkerSpec) -> Callable[[SandboxSpec], JudgedSandbox]:
-    """Returns what starts sandboxes. The runtime is only picked when the first one is needed: a
-    machine whose tasks need none may have none."""
-
-    @functools.cache
-    def runtime() -> Runtime:
-        picked = runtime_of_run(spec.runtime, spec.sandbox, spec.login, spec.uplink, spec.datasets)
-        picked.reap()  # removes sandboxes that a killed process on this machine has left behind
-        return picked
-
-    return lambda wanted: runtime().start(wanted, {"role": "rollout_worker"})
+def opened_runtime(spec: WorkerSpec) -> Runtime:
+    """Returns what starts the sandboxes of a worker. Errors: as `pick_runtime`."""
+    picked = runtime_of_run(spec.runtime, spec.sandbox, spec.login, spec.uplink, spec.datasets)
+    picked.reap()  # removes sandboxes that a killed process on this machine has left behind
+    return picked

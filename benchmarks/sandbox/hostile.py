@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
-from ale_jax.envs.transcripts import play_oracle
 
-from ale_jax.envs.shell.families import FAMILIES
+from ale_jax.agent.transcripts import play_oracle
+from ale_jax.config.worlds import Domain
 from ale_jax.records import Task
 from ale_jax.sandbox.api import Runtime, SandboxError
 from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.status import STATUS_RULES
+from ale_jax.worlds.families import open_families
 from benchmarks.sandbox.attacks.attack import Arena, Attack, Breach
 from benchmarks.sandbox.attacks.catalogue import ATTACKS
 from benchmarks.sandbox.findings import Figure, Finding, say
@@ -62,7 +63,7 @@ class Reused:
 
     def __init__(self, runtime: Runtime):
         self.counts: Counter[str] = Counter()
-        self._runtime = runtime
+        self._runtime, self._families = runtime, list(open_families((Domain("shell"),)))
         self._last: Attack | None = None
         self._arena = Arena(runtime, SPEC, runtime.start(SPEC, LABELS), EFFORT)
 
@@ -83,14 +84,15 @@ class Reused:
 
     def play_oracle(self, number: int) -> None:
         """Plays the oracle's episode of another task each time."""
-        task = Task(sorted(FAMILIES)[number % len(FAMILIES)], number, "train")
-        episode, _ = play_oracle(self._arena.box, task)
+        family = self._families[number % len(self._families)]
+        task = Task(family.name, number, "train")
+        episode, _ = play_oracle(family, self._arena.box, task)
         if STATUS_RULES[episode.status].infra:
             self._note(REPLACED, f"{episode.status}: {episode.detail}")
             self._arena.box.close()
             box = self._runtime.start(SPEC, LABELS)
             self._arena = dataclasses.replace(self._arena, box=box)
-            episode, _ = play_oracle(box, task)
+            episode, _ = play_oracle(family, box, task)
         if episode.reward != 1.0:
             self._note(UNPAID, f"{task} earned {episode.reward}: {episode.status} {episode.detail}")
 

@@ -14,8 +14,7 @@ import pip
 import pytest
 
 from ale_jax.config.agent import AgentLimits
-from ale_jax.rollout.worker import WorkerSpec
-from ale_jax.rollout.worker import _starter as worker_starter
+from ale_jax.rollout.worker import WorkerSpec, opened_runtime
 from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.egress.uplink import DIRECT, Uplink
 from ale_jax.sandbox.runtime import pick_runtime
@@ -160,7 +159,7 @@ def test_a_service_and_a_run_have_the_uplink_of_their_operator(runtime, mirror):
         finally:
             service.terminate()
     worker = WorkerSpec(runtime.name, spec, AgentLimits(), (), uplink=Uplink(networks=(mirror,)))
-    with worker_starter(worker)(spec) as box:
+    with opened_runtime(worker).start(spec, {}) as box:
         assert box.exec(fetch(mirror)).exit_code == 0
 
 
