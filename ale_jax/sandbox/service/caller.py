@@ -93,9 +93,9 @@ class Caller:
             await self.pool.stop(self.pools_id(id))
 
     async def has(self, id: str) -> bool:
-        """Whether a sandbox with this id, of whomever, lives."""
+        """Whether a sandbox of this caller with this id lives."""
         try:
-            return (await self.pool.status(id)).cause is None
+            return (await self.pool.status(self.pools_id(id))).cause is None
         except SandboxGone:
             return False
 
