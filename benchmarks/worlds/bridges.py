@@ -60,17 +60,17 @@ class Unequal(Exception):
 
 
 def _alone(library: str, python: str, names: Sequence[str], seeds: list[int]) -> Iterator[Any]:
-    jobs = [json.dumps({"name": name, "seeds": seeds}) for name in names]
-    done = subprocess.run(
+    with subprocess.Popen(
         [os.path.abspath(python), "-P", str(ALONE), library],
-        input="\n".join(jobs) + "\n",
         env={**os.environ, "PYTHONHASHSEED": "0"},  # as in the bridge: sets have no other order
         cwd=tempfile.gettempdir(),
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        check=True,
-    )
-    return map(json.loads, done.stdout.splitlines())
+    ) as process:
+        for name in names:
+            print(json.dumps({"name": name, "seeds": seeds}), file=process.stdin, flush=True)
+            yield json.loads(process.stdout.readline())
 
 
 def _compared(world: World, name: str, seed: int, alone: list[Any]) -> tuple[int, list[str]]:
