@@ -12,14 +12,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ale_jax.sandbox.api import JudgedSandbox
+from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.worlds.api import Step, World
-from ale_jax.worlds.bridges import checks
+from ale_jax.worlds.bridges import checks, program_tests
 from ale_jax.worlds.bridges.apart import apart
-from ale_jax.worlds.bridges.tables import Table, choices, column, columns_of, filled, text
+from ale_jax.worlds.bridges.program_tests import ProgramTests
+from ale_jax.worlds.bridges.tables import Table, choices, column, columns_of, filled, text, texts
 from ale_jax.worlds.finite import Row
 from ale_jax.worlds.items import Item
 
-CHECKS = ("exact", "number", "choice", "regex")
+CHECKS = ("exact", "number", "choice", "regex", "tests")
 LETTERS = "ABCDEFGHIJ"  # the labels where no column has the choices
 
 
@@ -30,8 +32,12 @@ class Questions(World):
     path: a jsonl file, which may be packed (.gz). prompt: what the policy is told, with columns in
     braces. answer: the column of the answer. after: what stands before the answer in that column,
     such as "####". check: one of CHECKS. family: its name; "" for that of the file. name,
-    eval_path, eval_share: as `Rows`. choices: the column with the choices.
-    seconds: that one check may take.
+    eval_path, eval_share: as `Rows`. choices: the column with the choices. seconds: that one check
+    may take.
+
+    Of the check `tests`: tests: the column of the tests. entry_point: the column with the name of
+    the function that they `check`. start: the column of the code that a reply continues. setup:
+    the column of what is run before the tests, which may be empty.
     """
 
     path: str
@@ -45,16 +51,22 @@ class Questions(World):
     eval_path: str = ""
     eval_share: float = 0.1
     choices: str = ""
-    seconds: float = 5.0
+    seconds: float = 20.0
+    tests: str = ""
+    entry_point: str = ""
+    start: str = ""
+    setup: str = ""
 
     _row: Row = dataclasses.field(default_factory=dict, init=False)
+    _sandbox: JudgedSandbox | None = dataclasses.field(default=None, init=False)
 
     def __post_init__(self) -> None:
         """ValueError for options that do not fit each other."""
         if self.check not in CHECKS:
             raise ValueError(f"check {self.check!r:.80} is unknown: choose one of {CHECKS}")
-        if not self.answer:
-            raise ValueError(f"the check {self.check} needs `answer`, the column of the answer")
+        needed = "tests" if self.check == "tests" else "answer"
+        if not getattr(self, needed):
+            raise ValueError(f"the check {self.check} needs `{needed}`, the name of a column")
         if not self.seconds > 0.0:
             raise ValueError(f"seconds {self.seconds} must be above 0")
         columns_of(self.prompt)
@@ -62,9 +74,16 @@ class Questions(World):
         table = Table(self.path, self.eval_share, self.eval_path, self.name, examine=self._examine)
         self.families = {family: table}
 
+    def sandbox(self, item: Item, spec: SandboxSpec) -> SandboxSpec | None:
+        """Returns the sandbox of programs, with image, network and runtime of the run."""
+        return program_tests.spec_of(spec) if self.check == "tests" else None
+
     def reset(self, item: Item, sandbox: JudgedSandbox | None) -> str:
-        """Returns the prompt of an item."""
-        self._row = item.row
+        """Returns the prompt of an item. ValueError if tests cannot be run in the sandbox."""
+        self._row, self._sandbox = item.row, sandbox
+        if self.check == "tests":
+            assert sandbox, "programs are judged in a sandbox"
+            program_tests.prepare(sandbox)
         return filled(self.prompt, item.row)
 
     def step(self, reply: str) -> Step:
@@ -72,10 +91,16 @@ class Questions(World):
         return Step(reward=self._reward(reply), done=True)
 
     def oracle(self, item: Item) -> Sequence[str] | None:
-        """Returns the answer; None where only a pattern is known."""
-        return None if self.check == "regex" else (self._answer(item.row),)
+        """Returns the answer; None where only a pattern or the tests are known."""
+        if self.check == "regex" or not self.answer:
+            return None
+        if self.check == "tests":
+            return (f"```python\n{text(item.row, self.answer)}\n```",)
+        return (self._answer(item.row),)
 
     def _reward(self, reply: str) -> float:
+        if self.check == "tests":
+            return self._passed(reply)
         answer = self._answer(self._row)
         match self.check:
             case "exact":
@@ -86,6 +111,13 @@ class Questions(World):
                 return checks.choice(reply, answer, tuple(self._choices(self._row)))
         given = checks.final(reply)
         return float(apart("regex").is_right(given, answer, self.seconds, control=""))
+
+    def _passed(self, reply: str) -> float:
+        assert self._sandbox, "step needs a reset"
+        start = text(self._row, self.start) if self.start else ""
+        solution = text(self._row, self.answer) if self.answer else ""
+        program, control = (f"{start}\n{body}" for body in (checks.code(reply), solution))
+        return self._tests(self._row).reward(program, control, self._sandbox)
 
     def _answer(self, row: Row) -> str:
         """Returns the answer of a row as its check takes it. ValueError if it is none."""
@@ -107,6 +139,18 @@ class Questions(World):
             return "is no number"
         return _fault_of_pattern(answer) if self.check == "regex" else ""
 
+    def _tests(self, row: Row) -> ProgramTests:
+        """Returns the tests of a row. ValueError if they are none."""
+        tests = texts(row, self.tests)
+        are_collected = isinstance(row[self.tests], str) and not self.entry_point
+        if self.entry_point:
+            name = text(row, self.entry_point)
+            if not name.isidentifier():
+                raise ValueError(f"the column {self.entry_point!r:.80}, {name!r:.80}, is no name")
+            tests = (*tests, f"check({name})")
+        setup = texts(row, self.setup) if self.setup and row.get(self.setup) else ()
+        return ProgramTests((*setup, *tests), are_collected, self.seconds)
+
     def _label(self, row: Row) -> str:
         """Returns the label of the right choice, which a row names by label, place or text."""
         told, given = self._choices(row), column(row, self.answer)
@@ -125,7 +169,12 @@ class Questions(World):
 
     def _examine(self, row: Row) -> None:
         filled(self.prompt, row)
-        self._answer(row)
+        if self.check != "tests":
+            self._answer(row)
+            return
+        self._tests(row)
+        for name in filter(None, (self.start, self.answer)):
+            text(row, name)
 
 
 def _fault_of_pattern(pattern: str) -> str:

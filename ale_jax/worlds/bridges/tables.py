@@ -63,6 +63,16 @@ def text(row: Row, name: str) -> str:
     return str(value)
 
 
+def texts(row: Row, name: str) -> tuple[str, ...]:
+    """Returns a column that is a text or a list of them. ValueError if it is not."""
+    value = column(row, name)
+    if not isinstance(value, list):
+        return (text(row, name),)
+    if not value or not all(isinstance(each, str) and each for each in value):
+        raise ValueError(f"the column {name!r:.80} holds {value!r:.80}, which are no texts")
+    return tuple(value)
+
+
 def columns_of(template: str) -> tuple[str, ...]:
     """Returns the columns that a template names in braces. ValueError for other uses of braces."""
     try:
