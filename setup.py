@@ -46,6 +46,8 @@ NOTEBOOKS = [
     "nbclient>=0.10",
     "nbformat>=5.10",
 ]
+# What the world `rows` reads and judges some data sets with.
+ROWS = ["pyarrow>=18"]
 
 setup(
     name="ale-jax",
@@ -74,10 +76,12 @@ setup(
             "ray[default]>=2.53",
         ],
         "notebooks": NOTEBOOKS,
+        "rows": ROWS,
         # torch is only used as the independent reference in the parity tests.
         "test": [
             *AGENT,
             *NOTEBOOKS,
+            *ROWS,
             "anthropic>=2",
             "cryptography>=42",
             "hypothesis>=6.100",

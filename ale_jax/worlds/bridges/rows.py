@@ -29,7 +29,8 @@ LETTERS = "ABCDEFGHIJ"  # the labels where no column has the choices
 class Questions(World):
     """The rows of a file. The reward is 1 for a right answer and 0 for any other.
 
-    path: a jsonl file, which may be packed (.gz). prompt: what the policy is told, with columns in
+    path: a jsonl file, which may be packed (.gz), a parquet file, or a folder, of which split and
+    eval_split are played, as `Table` says. prompt: what the policy is told, with columns in
     braces. answer: the column of the answer. after: what stands before the answer in that column,
     such as "####". check: one of CHECKS. family: its name; "" for that of the file. name,
     eval_path, eval_share: as `Rows`. choices: the column with the choices. seconds: that one check
@@ -50,6 +51,8 @@ class Questions(World):
     name: str = "id"
     eval_path: str = ""
     eval_share: float = 0.1
+    split: str = ""
+    eval_split: str = ""
     choices: str = ""
     seconds: float = 20.0
     tests: str = ""
@@ -71,7 +74,8 @@ class Questions(World):
             raise ValueError(f"seconds {self.seconds} must be above 0")
         columns_of(self.prompt)
         family = self.family or Path(self.path).name.partition(".")[0]
-        table = Table(self.path, self.eval_share, self.eval_path, self.name, examine=self._examine)
+        rows = (self.path, self.eval_share, self.eval_path, self.name)
+        table = Table(*rows, self.split, self.eval_split, self._examine)
         self.families = {family: table}
 
     def sandbox(self, item: Item, spec: SandboxSpec) -> SandboxSpec | None:

@@ -1,18 +1,22 @@
-"""Rows of data sets as they are published: jsonl, also packed, which a template has to fit."""
+"""Rows of data sets as they are published, which a template has to fit: jsonl, which may be packed,
+parquet, and folders of both."""
 
 from __future__ import annotations
 
 import dataclasses
 import gzip
+import re
 import string
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ale_jax.worlds.finite import Row
 from ale_jax.worlds.rows import Rows, line_of
 
+SPLIT = re.compile(r"(.+?)(?:-\d+-of-\d+)?\.(?:parquet|jsonl|jsonl\.gz)")
+TRAINED, EVALUATED = "train", ("test", "validation")
 LABELS = string.ascii_uppercase
 
 
@@ -20,10 +24,36 @@ LABELS = string.ascii_uppercase
 class Table(Rows):
     """The rows of `path`, each of which is examined before any is played.
 
-    examine: raises ValueError for a row that cannot be played.
+    `path` may be a folder as Hugging Face lays it out: its files are named after splits, such as
+    train-00000-of-00002.parquet. Rows of `train` are trained on, and those of `test`, or else of
+    `validation`, are evaluated. A split that is alone is divided by `eval_share`.
+
+    split, eval_split: the names of the two splits instead. examine: raises ValueError for a row
+    that cannot be played.
     """
 
+    split: str = ""
+    eval_split: str = ""
     examine: Callable[[Row], object] = dict
+
+    def parts(self) -> Sequence[Sequence[Path]]:
+        """Returns as `Rows.parts`, of a folder the files of its splits. ValueError for splits that
+        the folder does not have."""
+        folder = self.folder / self.path
+        if not folder.is_dir():
+            return super().parts()
+        splits = splits_of(folder)
+        known = f"{folder} has the splits {', '.join(splits) or 'of no jsonl or parquet file'}"
+        for name in filter(None, (self.split, self.eval_split)):
+            if name not in splits:
+                raise ValueError(f"{known}, and not {name!r:.80}")
+        only = next(iter(splits), "") if len(splits) == 1 else ""
+        train = self.split or only or (TRAINED if TRAINED in splits else "")
+        others = (name for name in EVALUATED if name in splits and name != train)
+        evaluated = self.eval_split or next(others, "")
+        if not train:
+            raise ValueError(f"{known}: name one with `split`, and what is evaluated `eval_split`")
+        return [splits[name] for name in (train, evaluated) if name]
 
     def records(self, file: Path) -> Iterator[tuple[str, Any]]:
         """Yields as `Rows.records`. ValueError, with the place, for a row that is damaged or cannot
@@ -37,6 +67,9 @@ class Table(Rows):
             yield place, row
 
     def _unpacked(self, file: Path) -> Iterator[tuple[str, Any]]:
+        if file.suffix == ".parquet":
+            yield from _parquet(file)
+            return
         try:
             content = file.read_bytes()
             content = gzip.decompress(content) if file.suffix == ".gz" else content
@@ -44,6 +77,32 @@ class Table(Rows):
             raise ValueError(f"{file} cannot be read: {error}") from None
         for number, line in enumerate(content.splitlines(), 1):
             yield line_of(file, number, line)
+
+
+def splits_of(folder: Path) -> dict[str, list[Path]]:
+    """Returns the files of a folder by the splits that their names tell."""
+    splits: dict[str, list[Path]] = {}
+    for file in sorted(folder.rglob("*")):
+        if found := SPLIT.fullmatch(file.name):
+            splits.setdefault(found.group(1), []).append(file)
+    return splits
+
+
+def _parquet(file: Path) -> Iterator[tuple[str, Any]]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise ValueError(f"{file}: reading parquet needs pyarrow: pip install pyarrow") from None
+    number = 0
+    try:
+        with parquet.ParquetFile(file) as opened:
+            for batch in opened.iter_batches():
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{file}, row {number}", row
+    except (OSError, pyarrow.ArrowException) as error:
+        raise ValueError(f"{file}, after row {number}: {error}") from None
 
 
 def column(row: Row, name: str) -> Any:
