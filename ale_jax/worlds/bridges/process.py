@@ -6,9 +6,7 @@ import functools
 import json
 import os
 import select
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 import weakref
@@ -18,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ale_jax.sandbox.api import SandboxError
+from ale_jax.worlds.bridges import confined
 from ale_jax.worlds.items import Items, Seeds
 
 PLAYER = Path(__file__).with_name("player.py")
@@ -44,22 +43,12 @@ class Player:
         """ValueError if there is no such interpreter."""
         self.library, self.python, self.is_alive = library, python, True
         kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+        # Neither the folder of player.py nor the user's packages are imported from.
+        line = [os.path.abspath(python or sys.executable), "-P", "-s", str(PLAYER), library]
         try:
-            self._process = subprocess.Popen(
-                # Neither the folder of player.py nor the user's packages are imported from.
-                [os.path.abspath(python or sys.executable), "-P", "-s", str(PLAYER), library],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                bufsize=0,
-                env={**kept, **FIXED},
-                cwd=tempfile.gettempdir(),  # some libraries write where they are
-                start_new_session=True,  # a Ctrl-C at the terminal must not reach it
-            )
-        except OSError as error:
-            raise ValueError(
-                f"{library}: python {python!r:.200} cannot be started ({error}); "
-                f"type: {INSTALLED_BY[library]}"
-            ) from error
+            self._process = confined.started(line, {**kept, **FIXED})
+        except ValueError as error:
+            raise ValueError(f"{library}: {error}; type: {INSTALLED_BY[library]}") from error
         self._seconds = START_S  # of the next answer
 
     def ask(self, method: str, *arguments: Any) -> Any:
@@ -80,8 +69,7 @@ class Player:
     def close(self) -> None:
         """Ends the process; may be called again."""
         self.is_alive = False
-        self._process.kill()
-        self._process.wait()
+        confined.end(self._process)
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
