@@ -126,7 +126,8 @@ class Guard:
     """Keeps replies from acting, while it is up: some libraries evaluate them as Python.
 
     It refuses evaluated code that sets names, or uses hidden attributes or what leads to them, and
-    whatever starts, writes or connects. It hinders what a policy may find; it is no sandbox.
+    whatever starts, writes or connects. It keeps replies from changing later scores; what they
+    reach beyond their process, `confined` decides.
     """
 
     FORBIDDEN = frozenset(
