@@ -47,7 +47,7 @@ NOTEBOOKS = [
     "nbformat>=5.10",
 ]
 # What the world `rows` reads and judges some data sets with.
-ROWS = ["pyarrow>=18"]
+ROWS = ["math-verify[antlr4_13_2]>=0.9", "pyarrow>=18"]
 
 setup(
     name="ale-jax",

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +22,7 @@ from ale_jax.worlds.bridges.tables import Table, choices, column, columns_of, fi
 from ale_jax.worlds.finite import Row
 from ale_jax.worlds.items import Item
 
-CHECKS = ("exact", "number", "choice", "regex", "tests")
+CHECKS = ("exact", "number", "choice", "regex", "math", "tests")
 LETTERS = "ABCDEFGHIJ"  # the labels where no column has the choices
 
 
@@ -72,6 +73,10 @@ class Questions(World):
             raise ValueError(f"the check {self.check} needs `{needed}`, the name of a column")
         if not self.seconds > 0.0:
             raise ValueError(f"seconds {self.seconds} must be above 0")
+        if self.check == "math" and importlib.util.find_spec("math_verify") is None:
+            raise ValueError(
+                "the check math needs math-verify: pip install 'math-verify[antlr4_13_2]'"
+            )
         columns_of(self.prompt)
         family = self.family or Path(self.path).name.partition(".")[0]
         rows = (self.path, self.eval_share, self.eval_path, self.name)
@@ -100,7 +105,11 @@ class Questions(World):
             return None
         if self.check == "tests":
             return (f"```python\n{text(item.row, self.answer)}\n```",)
-        return (self._answer(item.row),)
+        return (self._reply(self._answer(item.row)),)
+
+    def _reply(self, answer: str) -> str:
+        is_bare = self.check == "math" and "\\boxed" not in answer
+        return f"{checks.BOX}{answer}}}" if is_bare else answer
 
     def _reward(self, reply: str) -> float:
         if self.check == "tests":
@@ -113,8 +122,11 @@ class Questions(World):
                 return checks.number(reply, answer)
             case "choice":
                 return checks.choice(reply, answer, tuple(self._choices(self._row)))
-        given = checks.final(reply)
-        return float(apart("regex").is_right(given, answer, self.seconds, control=""))
+            case "math":
+                given, control = checks.said(reply), self._reply(answer)
+            case _:
+                given, control = checks.final(reply), ""
+        return float(apart(self.check).is_right(given, answer, self.seconds, control))
 
     def _passed(self, reply: str) -> float:
         assert self._sandbox, "step needs a reset"

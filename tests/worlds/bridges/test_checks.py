@@ -116,3 +116,41 @@ def test_a_check_that_never_ends_is_ended():
     with pytest.raises(VerifierError, match=r"no verdict within 0.2 s"):
         right("regex", "a" * 40, slow, 0.2, control="a" * 40)
     assert right("regex", "aab", slow)
+
+
+MATH = [
+    (r"so \boxed{\frac{1}{2}}", "0.5", True),
+    (r"Therefore $x = \sqrt{8}$.", r"2\sqrt{2}", True),
+    (r"\boxed{(1, 2)}", r"\left(1,2\right)", True),
+    (r"\boxed{3}", r"It follows that the sum is $\boxed{3}$.", True),
+    (r"\boxed{1} \boxed{2} \boxed{3}", "3", False),
+    (r"\boxed{3 \text{ or } 4}", "3", False),
+    (r"\boxed{\frac{\frac{", "3", False),
+    ("{" * 5000 + "$" * 5000, "3", False),
+    ("", "3", False),
+]
+
+
+@pytest.mark.heavy
+def test_math_is_compared_as_math_verify_does():
+    pytest.importorskip(
+        "math_verify", reason="math-verify is not installed; type: make install-test"
+    )
+    from math_verify import parse, verify
+
+    for reply, answer, is_right in MATH:
+        assert right("math", reply, answer, control=rf"\boxed{{{answer}}}") == is_right, reply
+        gold = parse(answer if "$" in answer else f"${answer}$")
+        assert bool(verify(gold, parse(reply))) == is_right, reply
+
+
+@pytest.mark.heavy
+def test_math_that_never_ends_is_ended():
+    pytest.importorskip(
+        "math_verify", reason="math-verify is not installed; type: make install-test"
+    )
+    endless = r"\boxed{\sum_{k=1}^{10^9} \sin(k^{k^k})^{9^{9^9}}}"
+    with pytest.raises(NoVerdictError):
+        right("math", endless, "3", 2.0, control=r"\boxed{3}")
+    with pytest.raises(VerifierError, match="finds no value"):
+        right("math", "3", "$$", control="3")

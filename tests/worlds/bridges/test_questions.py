@@ -1,6 +1,7 @@
 """Data sets in files, as the world `rows` reads and plays them."""
 
 import gzip
+import importlib.util
 import json
 
 import pytest
@@ -144,3 +145,26 @@ def test_a_damaged_file_is_named(content, tmp_path):
     (tmp_path / "set.jsonl.gz").write_bytes(content)
     with pytest.raises(ValueError, match=r"set.jsonl.gz cannot be read"):
         family_of(tmp_path, "set.jsonl.gz", **GSM8K_OPTIONS).items.count(TRAIN)
+
+
+def test_math_without_its_library_is_refused_with_the_command(tmp_path, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: found(name) if name != "math_verify" else None
+    )
+    with pytest.raises(ValueError, match=r"pip install 'math-verify\[antlr4_13_2\]'"):
+        family_of(tmp_path, answer="answer", check="math")
+
+
+@pytest.mark.heavy
+def test_math_is_played(tmp_path):
+    pytest.importorskip(
+        "math_verify", reason="math-verify is not installed; type: make install-test"
+    )
+    for answer in (r"\frac{3}{4}", r"Thus it is $\boxed{\frac{3}{4}}$."):
+        write(tmp_path / "set.jsonl", {"question": "How much?", "answer": answer})
+        family = family_of(tmp_path, answer="answer", check="math")
+        (oracle,) = family.oracle(task_of(family))
+        for reply, reward in ((oracle, 1.0), ("$0.75$", 1.0), (r"\boxed{0.7}", 0.0)):
+            assert played(family, reply)[1] == reward
+        assert played(family, f"<think>{oracle}")[1] == 0.0
