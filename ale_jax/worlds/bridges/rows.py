@@ -17,12 +17,13 @@ from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.worlds.api import Step, World
 from ale_jax.worlds.bridges import checks, program_tests
 from ale_jax.worlds.bridges.apart import apart
+from ale_jax.worlds.bridges.judge import Judge
 from ale_jax.worlds.bridges.program_tests import ProgramTests
 from ale_jax.worlds.bridges.tables import Table, choices, column, columns_of, filled, text, texts
 from ale_jax.worlds.finite import Row
 from ale_jax.worlds.items import Item
 
-CHECKS = ("exact", "number", "choice", "regex", "math", "tests")
+CHECKS = ("exact", "number", "choice", "regex", "math", "tests", "judge")
 LETTERS = "ABCDEFGHIJ"  # the labels where no column has the choices
 
 
@@ -39,7 +40,8 @@ class Questions(World):
 
     Of the check `tests`: tests: the column of the tests. entry_point: the column with the name of
     the function that they `check`. start: the column of the code that a reply continues. setup:
-    the column of what is run before the tests, which may be empty.
+    the column of what is run before the tests, which may be empty. Of the check `judge`: judge:
+    the endpoint and model as http://HOST/v1#MODEL; `answer` may be left out.
     """
 
     path: str
@@ -60,6 +62,7 @@ class Questions(World):
     entry_point: str = ""
     start: str = ""
     setup: str = ""
+    judge: str = ""
 
     _row: Row = dataclasses.field(default_factory=dict, init=False)
     _sandbox: JudgedSandbox | None = dataclasses.field(default=None, init=False)
@@ -68,9 +71,11 @@ class Questions(World):
         """ValueError for options that do not fit each other."""
         if self.check not in CHECKS:
             raise ValueError(f"check {self.check!r:.80} is unknown: choose one of {CHECKS}")
-        needed = "tests" if self.check == "tests" else "answer"
+        needed = self.check if self.check in ("tests", "judge") else "answer"
         if not getattr(self, needed):
-            raise ValueError(f"the check {self.check} needs `{needed}`, the name of a column")
+            raise ValueError(f"the check {self.check} needs the option `{needed}`")
+        if self.judge:
+            Judge.read(self.judge)
         if not self.seconds > 0.0:
             raise ValueError(f"seconds {self.seconds} must be above 0")
         if self.check == "math" and importlib.util.find_spec("math_verify") is None:
@@ -114,7 +119,7 @@ class Questions(World):
     def _reward(self, reply: str) -> float:
         if self.check == "tests":
             return self._passed(reply)
-        answer = self._answer(self._row)
+        answer = self._answer(self._row) if self.answer else ""
         match self.check:
             case "exact":
                 return checks.exact(reply, answer)
@@ -122,6 +127,9 @@ class Questions(World):
                 return checks.number(reply, answer)
             case "choice":
                 return checks.choice(reply, answer, tuple(self._choices(self._row)))
+            case "judge":
+                question = filled(self.prompt, self._row)
+                return float(Judge.read(self.judge).is_right(question, checks.said(reply), answer))
             case "math":
                 given, control = checks.said(reply), self._reply(answer)
             case _:
@@ -186,7 +194,8 @@ class Questions(World):
     def _examine(self, row: Row) -> None:
         filled(self.prompt, row)
         if self.check != "tests":
-            self._answer(row)
+            if self.answer:
+                self._answer(row)
             return
         self._tests(row)
         for name in filter(None, (self.start, self.answer)):
