@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import queue
 import subprocess
 import sys
 from typing import Any
 
 from ale_jax.worlds.api import NoVerdictError, VerifierError
-from ale_jax.worlds.bridges import judging_child
+from ale_jax.worlds.bridges import confined, judging_child
 
 PROCESSES = 2  # of each check; more episodes wait
 
@@ -21,7 +22,7 @@ class Apart:
 
     def __init__(self, check: str):
         self._check = check
-        self._idle: queue.LifoQueue[subprocess.Popen[str] | None] = queue.LifoQueue()
+        self._idle: queue.LifoQueue[subprocess.Popen[bytes] | None] = queue.LifoQueue()
         for _ in range(PROCESSES):
             self._idle.put(None)
 
@@ -54,28 +55,23 @@ class Apart:
         finally:
             self._idle.put(process)
 
-    def _started(self) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-P", judging_child.__file__, self._check],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+    def _started(self) -> subprocess.Popen[bytes]:
+        # math-verify has sympy read what a policy wrote, and sympy evaluates.
+        line = [sys.executable, "-P", judging_child.__file__, self._check]
+        process = confined.started(line, os.environ, subprocess.DEVNULL)
         if self._line(process, "") is None:
             raise VerifierError(f"{self._check} does not start: it ended with {process.wait()}")
         return process
 
-    def _line(self, process: subprocess.Popen[str], question: str) -> dict[str, Any] | None:
+    def _line(self, process: subprocess.Popen[bytes], question: str) -> dict[str, Any] | None:
         """Returns the next line of a process; None if it has ended."""
         assert process.stdin and process.stdout
         try:
-            process.stdin.write(question)
-            process.stdin.flush()
+            process.stdin.write(question.encode())
         except BrokenPipeError:
             return None
         line = process.stdout.readline()
-        return json.loads(line) if line.endswith("\n") else None
+        return json.loads(line) if line.endswith(b"\n") else None
 
 
 @functools.cache
