@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import typing
 from collections.abc import Iterator, Mapping
@@ -37,6 +38,26 @@ def with_tuples(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: with_tuples(item) for name, item in value.items()}
     return tuple(map(with_tuples, value)) if isinstance(value, list) else value
+
+
+def with_record_defaults(stored: Mapping[str, Any], kind: type = RunConfig) -> dict[str, Any]:
+    """Returns a config as JSON holds it, in which the records of tuples have all their fields. A
+    config that is older than a field of theirs means its default."""
+    kinds = typing.get_type_hints(kind)
+    return {name: _whole(kinds.get(name), value) for name, value in stored.items()}
+
+
+def _whole(kind: Any, value: Any) -> Any:
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
+        return with_record_defaults(value, kind)
+    record, *_ = typing.get_args(kind) or (None,)
+    if not (isinstance(value, list) and dataclasses.is_dataclass(record)):
+        return value
+    defaults = {field.name: field.default for field in dataclasses.fields(record)}
+    return [
+        json.loads(json.dumps(defaults)) | each if isinstance(each, Mapping) else each
+        for each in value
+    ]
 
 
 def field_names(record: type, prefix: str = "") -> Iterator[str]:

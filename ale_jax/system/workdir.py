@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ale_jax.config.build import with_record_defaults
 from ale_jax.config.fields import MAX_SHOWN, described_changes, differing_fields, flat
 from ale_jax.config.run import RunConfig
 from ale_jax.files import read_json, write_json
@@ -215,7 +216,7 @@ def _stored(path: Path) -> dict[str, Any]:
         raise ValueError(
             f"{path / CONFIG_FILE} holds no config: give --overwrite to move the run aside"
         )
-    return stored
+    return with_record_defaults(stored)
 
 
 def _refuse_other_version(

@@ -1,11 +1,12 @@
 """A config becomes a run's dataclasses, or is refused by field, value and remedy."""
 
 import copy
+import json
 import re
 
 import pytest
 
-from ale_jax.config.build import build_config, field_names
+from ale_jax.config.build import build_config, field_names, with_record_defaults
 from ale_jax.config.fields import flat
 from ale_jax.config.rollout import RolloutConfig
 from ale_jax.config.run import RunConfig
@@ -116,3 +117,13 @@ def test_a_token_in_a_url_is_refused_and_not_repeated():
     with pytest.raises(ValueError, match="put the token into the variable ALE_SANDBOX_TOKEN") as no:
         RolloutConfig(runtime=f"http://{login}@localhost:8700")
     assert "secret" not in str(no.value)
+
+
+def test_the_records_of_an_older_config_have_the_defaults_of_newer_fields():
+    whole = json.loads(json.dumps(build_config(SMOKE).to_json()))
+    older = copy.deepcopy(whole)
+    for domain in (*older["worlds"]["train"], *older["worlds"]["held_out"]):
+        del domain["weights"], domain["turns"]
+    assert older != whole == with_record_defaults(older)
+    broken = {"worlds": {"train": 3, "held_out": ["x"]}, "unknown": [{}]}
+    assert with_record_defaults(broken) == broken
