@@ -218,7 +218,7 @@ def run_as_the_worker(grants: list[str]) -> subprocess.CompletedProcess:
     line = ["docker", "run", "--rm", "--network=none", f"--user={user}", "--cap-drop=ALL"]
     for each in ("no-new-privileges", *grants):
         line.append(f"--security-opt={each}")
-    inside = [*bubblewrap_process.line_in_memory(SPEC, [], None), "echo", "works"]
+    inside = [*bubblewrap_process.line_in_memory(SPEC, [], None, {}), "echo", "works"]
     line += ["--volume=/usr:/usr:ro", "ale-shell", *inside]
     return subprocess.run(line, capture_output=True, text=True, timeout=60)
 

@@ -176,7 +176,9 @@ class Bench:
         episode = GatewayEpisode(tree, policy, language_of(self.tokenizer), keys, kept)
         sampled = SampleOptions(n=count, **options)
         tools = (self.tool,)
-        request = ChatRequest("m", self.messages, tools, tool_choice, False, options=sampled)
+        request = ChatRequest(
+            "m", self.messages, tools, tool_choice, parallel_calls=False, options=sampled
+        )
         choices = [episode.answer(each, request) for each in episode.ask(request)]
         episode.end("all")
         return choices

@@ -66,7 +66,7 @@ def held(stage: FamilyStage, replies: Sequence[np.ndarray], limit: int) -> dict[
     """One episode with these replies, of which each is held to the tools."""
     tokenizer = stage.tokenizer
     tools = tuple(_tool(name, fields, limit) for name, fields in TOOLS.items())
-    request = ChatRequest("m", (ChatMessage("user", "x"),), tools, REQUIRED, False)
+    request = ChatRequest("m", (ChatMessage("user", "x"),), tools, REQUIRED, parallel_calls=False)
     lark, table = language_of(tokenizer).grammar(request), MaskTable()
     tokens = forced = 0
     for ids in replies:

@@ -61,10 +61,11 @@ def watch() -> None:
 
 
 def after(owner: type, name: str, note: Callable[..., None]) -> None:
+    """Calls `note` after a method, with the arguments that have no names."""
     function = getattr(owner, name)
 
-    def noted(self, *arguments):
-        result = function(self, *arguments)
+    def noted(self, *arguments, **named):
+        result = function(self, *arguments, **named)
         note(self, *arguments)
         return result
 
