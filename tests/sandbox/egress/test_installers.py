@@ -32,32 +32,34 @@ pytestmark = [pytest.mark.heavy, pytest.mark.each_runtime]
 SPEC = SandboxSpec(memory_mb=1024, pids=128, files_mb=128, command_seconds=60.0, output_bytes=4000)
 SCHEMES = ("http", "https")
 PIP = "pip.zip"
-# The sandbox shows little of /etc, and its user may not change the rest.
+# Each begins in the sandbox's directory. The sandbox shows little of /etc, and its user may not
+# change the rest.
 APT = """
-dir=/work/apt-$1; mkdir -p $dir/lists/partial $dir/archives/partial $dir/dpkg && touch $dir/status
+top=$PWD; dir=$top/apt-$1
+mkdir -p $dir/lists/partial $dir/archives/partial $dir/dpkg && touch $dir/status
 export APT_CONFIG=$dir/apt.conf
 echo "Dir::State $dir; Dir::State::lists $dir/lists; Dir::State::status $dir/status;
 Dir::Cache $dir; Dir::Etc::sourcelist $dir/sources.list; Dir::Etc::sourceparts /nowhere;
-APT::Sandbox::User root; Acquire::https::CAInfo /work/certificate.pem;" > $dir/apt.conf
+APT::Sandbox::User root; Acquire::https::CAInfo $top/certificate.pem;" > $dir/apt.conf
 echo "deb [trusted=yes] $1://$2/apt ./" > $dir/sources.list
 cd $dir && apt-get -q update && apt-get -q download ale-mirrored &&
     dpkg-deb -x *.deb . && usr/bin/ale-mirrored
 """
 PIP_INSTALL = """
-export PYTHONPATH=/work/pip:/work/pip-$1 PIP_INDEX_URL=$1://$2/pip/simple
-export PIP_CERT=/work/certificate.pem REQUESTS_CA_BUNDLE=/work/certificate.pem
+export PYTHONPATH=$PWD/pip:$PWD/pip-$1 PIP_INDEX_URL=$1://$2/pip/simple
+export PIP_CERT=$PWD/certificate.pem REQUESTS_CA_BUNDLE=$PWD/certificate.pem
 export PIP_TRUSTED_HOST=$([ $1 = https ] || echo $2)
-python3 -m pip install --no-cache-dir --target /work/pip-$1 ale-mirrored &&
+python3 -m pip install --no-cache-dir --target $PWD/pip-$1 ale-mirrored &&
     python3 -c 'import ale_mirrored; print(ale_mirrored.says)'
 """
 NPM = """
-export HOME=/work/npm-$1 npm_config_registry=$1://$2/npm/ npm_config_cafile=/work/certificate.pem
+export HOME=$PWD/npm-$1 npm_config_registry=$1://$2/npm/ npm_config_cafile=$PWD/certificate.pem
 mkdir $HOME && cd $HOME && npm install --no-audit --no-fund ale-mirrored &&
     node -e 'console.log(require("ale-mirrored"))'
 """
 GIT = """
-export GIT_SSL_CAINFO=/work/certificate.pem
-git clone $1://$2/git/ale-mirrored.git /work/git-$1 && cat /work/git-$1/says
+export GIT_SSL_CAINFO=$PWD/certificate.pem
+git clone $1://$2/git/ale-mirrored.git git-$1 && cat git-$1/says
 """
 INSTALL = {"apt-get": APT, "python3": PIP_INSTALL, "npm": NPM, "git": GIT}
 

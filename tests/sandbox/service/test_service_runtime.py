@@ -21,6 +21,7 @@ from ale_jax.sandbox.sdk.login import ServiceLogin
 from ale_jax.sandbox.sdk.service_runtime import LEASE_S, ServiceRuntime
 from ale_jax.sandbox.service.access import ServiceSettings, Tenant, Tokens
 from ale_jax.sandbox.service.tenants import Quota
+from ale_jax.sandbox.spec import WORK
 from ale_jax.sandbox.verify.verifier import Verifier, VerifierFailed, judge, verify
 from tests.sandbox.conftest import SPEC
 from tests.sandbox.service.conftest import ANN, BOB, SMALL, TOKENS, over_memory, served
@@ -63,8 +64,9 @@ def test_a_state_is_kept_at_the_service_as_long_as_there_is_room(leased):
 
 
 def test_a_verifier_judges_and_has_its_control(real):
-    seven = Verifier({"test.sh": b"test $(cat /work/n) = 7"}, ["bash", "/tests/test.sh"])
-    loops = Verifier({"test.sh": b"test -e /work/n && exec kill -9 $$; exit 1"}, seven.command)
+    seven = Verifier({"test.sh": f"test $(cat {WORK}/n) = 7".encode()}, ["bash", "/tests/test.sh"])
+    killed = f"test -e {WORK}/n && exec kill -9 $$; exit 1".encode()
+    loops = Verifier({"test.sh": killed}, seven.command)
     with ServiceRuntime(real.url, LOGIN).start(ROOMY, {}) as box:
         box.run("echo 7 > n; sleep 100 &")
         assert verify(box, seven).reward == 1.0
