@@ -12,7 +12,7 @@ import httpx
 from ale_jax.agent.transcripts import RecordingPolicy
 from ale_jax.config.engine import Sampling
 from ale_jax.errors import RunFailed
-from ale_jax.evaluation.chat import TIMEOUT, ChatPolicy, Endpoint
+from ale_jax.evaluation.chat import ChatPolicy
 from ale_jax.evaluation.episodes import EpisodeRecord
 from ale_jax.evaluation.plan import Plan
 from ale_jax.records import Episode, EpisodeKey, Task
@@ -20,6 +20,7 @@ from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.status import STATUS_RULES, Status
 from ale_jax.worlds.api import Message
 from ale_jax.worlds.digests import digests
+from ale_jax.worlds.endpoint import Endpoint
 from ale_jax.worlds.families import Families
 
 Deliver = Callable[[EpisodeRecord], None]
@@ -43,7 +44,7 @@ class EndpointPlayer:
         Raises:
           RunFailed: the endpoint does not answer; what is delivered stays.
         """
-        with httpx.Client(timeout=TIMEOUT) as client, contextlib.ExitStack() as stack:
+        with httpx.Client() as client, contextlib.ExitStack() as stack:
             pool = stack.enter_context(ThreadPoolExecutor(self._workers))
             stack.callback(pool.shutdown, wait=True, cancel_futures=True)
             waiting = [pool.submit(self._play, client, plan, key, runner) for key in keys]

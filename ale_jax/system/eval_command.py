@@ -13,7 +13,6 @@ from typing import Any
 
 from ale_jax.config.engine import Sampling
 from ale_jax.config.run import RunConfig
-from ale_jax.evaluation.chat import Endpoint
 from ale_jax.evaluation.episodes import EpisodeWriter, read_result
 from ale_jax.evaluation.plan import SAMPLINGS, Plan, claim, described, finished
 from ale_jax.evaluation.players import Deliver, EndpointPlayer
@@ -26,6 +25,7 @@ from ale_jax.system.evaluate_run import opened
 from ale_jax.system.evaluated import STEP, policy_name, record_of_trajectory
 from ale_jax.system.serve import serving
 from ale_jax.system.start import open_runtime
+from ale_jax.worlds.endpoint import Endpoint
 from ale_jax.worlds.families import PlayableFamilies, open_families
 from ale_jax.worlds.items import require_split
 
@@ -109,7 +109,7 @@ def _player(config: RunConfig, options: Options, sampling: Sampling) -> Iterator
     and what each is delivered to."""
     given, path = options.policy, Path(options.workdir) if options.workdir else None
     if given.startswith(("http://", "https://")):
-        endpoint = Endpoint.read(given, os.environ.get(KEY_VARIABLE, ""))
+        endpoint = Endpoint.read(given, "--policy", os.environ.get(KEY_VARIABLE, ""))
         with _by_endpoint(config, options, sampling, endpoint) as play:
             yield given, play
         return

@@ -5,9 +5,10 @@ import pytest
 
 from ale_jax.agent.api import PolicyError, Reply
 from ale_jax.config.engine import Sampling
-from ale_jax.evaluation import chat
-from ale_jax.evaluation.chat import ChatPolicy, Endpoint
+from ale_jax.evaluation.chat import ChatPolicy
+from ale_jax.worlds import endpoint as endpoints
 from ale_jax.worlds.api import Message
+from ale_jax.worlds.endpoint import Endpoint
 from tests.evaluation.endpoint import endpoint
 from tests.rows import each_row
 
@@ -48,7 +49,7 @@ def test_a_full_context_and_a_cut_reply_are_told_apart():
 
 
 def test_an_endpoint_that_is_busy_is_asked_again(monkeypatch):
-    monkeypatch.setattr(chat.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(endpoints.time, "sleep", lambda seconds: None)
     answers = iter([(503, ERROR), (429, ERROR), "at last"])
     assert replies(lambda body: next(answers), "a")[0] == [Reply("at last", "stop")]
     with pytest.raises(PolicyError, match=r"answers 503"):
@@ -59,9 +60,11 @@ def test_an_endpoint_that_is_busy_is_asked_again(monkeypatch):
     "answer, said",
     [
         ((400, ERROR), "answers 400"),
-        ((200, {"choices": []}), "no chat completion"),
-        ((200, {"choices": [{"message": {"content": "x"}}]}), "no chat completion"),  # no usage
-        ((200, []), "no chat completion"),
+        ((200, {"choices": []}), "answers 200"),
+        ((200, {"choices": [{"message": {"content": "x"}}]}), "usage.completion_tokens"),
+        ((200, {"choices": [{"message": {"content": None}}]}), "answers 200"),
+        ((200, {"choices": [{"message": {"content": 3}}]}), "answers 200"),
+        ((200, []), "answers 200"),
     ],
 )
 def test_an_answer_that_is_none_is_shown(answer, said):
@@ -70,14 +73,28 @@ def test_an_answer_that_is_none_is_shown(answer, said):
 
 
 def test_nobody_there_is_an_error(monkeypatch):
-    monkeypatch.setattr(chat.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(endpoints.time, "sleep", lambda seconds: None)
     with httpx.Client() as client:
         policy = ChatPolicy(client, Endpoint("http://127.0.0.1:9/v1", "m"), Sampling(), 32)
-        with pytest.raises(PolicyError, match=r"no answer of http://127.0.0.1:9/v1"):
+        with pytest.raises(PolicyError, match=r"http://127.0.0.1:9/v1.* does not answer"):
             policy.reply([Message("user", "a")])
 
 
-@each_row("given", ["http://localhost/v1", "http:///v1#m", "localhost#"])
+@each_row("given", ["http://localhost/v1", "http:///v1#m", "localhost#", "file://localhost/v1#m"])
 def test_an_endpoint_needs_a_host_and_a_model(given):
     with pytest.raises(ValueError, match="must be http"):
-        Endpoint.read(given, "")
+        Endpoint.read(given, "--policy")
+
+
+def test_what_cannot_be_sent_is_sent_with_question_marks():
+    said, (body,), _ = replies(lambda body: "x", "half \ud800 of a pair")
+    assert said == [Reply("x", "stop")]
+    assert body["messages"][0]["content"] == "half ? of a pair"
+
+
+def test_an_answer_that_is_too_deep_is_none():
+    deep = []
+    for _ in range(900):
+        deep = [deep]
+    with pytest.raises(PolicyError, match="answers 200"):
+        replies(lambda body: (200, {"choices": deep}), "a")

@@ -61,7 +61,7 @@ def test_an_endpoint_is_evaluated_and_what_is_played_is_not_played_again(tmp_pat
 
 
 def test_a_policy_that_falls_silent_loses_nothing_that_was_played(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("ale_jax.evaluation.chat.RETRIES", 0)
+    monkeypatch.setattr("ale_jax.worlds.endpoint.ATTEMPTS", 1)
     knowing, left = knows(8), iter(range(3))
     out = f"--out={tmp_path}/a"
 

@@ -16,8 +16,8 @@ from ale_jax.sandbox.api import JudgedSandbox
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.worlds.api import Step, World
 from ale_jax.worlds.bridges import checks, program_tests
+from ale_jax.worlds.bridges import judge as judges
 from ale_jax.worlds.bridges.apart import apart
-from ale_jax.worlds.bridges.judge import Judge
 from ale_jax.worlds.bridges.program_tests import ProgramTests
 from ale_jax.worlds.bridges.tables import Table, choices, column, columns_of, filled, text, texts
 from ale_jax.worlds.finite import Row
@@ -75,7 +75,7 @@ class Questions(World):
         if not getattr(self, needed):
             raise ValueError(f"the check {self.check} needs the option `{needed}`")
         if self.judge:
-            Judge.read(self.judge)
+            judges.endpoint_of(self.judge)
         if not self.seconds > 0.0:
             raise ValueError(f"seconds {self.seconds} must be above 0")
         if self.check == "math" and importlib.util.find_spec("math_verify") is None:
@@ -129,7 +129,8 @@ class Questions(World):
                 return checks.choice(reply, answer, tuple(self._choices(self._row)))
             case "judge":
                 question = filled(self.prompt, self._row)
-                return float(Judge.read(self.judge).is_right(question, checks.said(reply), answer))
+                said, judge = checks.said(reply), judges.endpoint_of(self.judge)
+                return float(judges.is_right(judge, question, said, answer))
             case "math":
                 given, control = checks.said(reply), self._reply(answer)
             case _:

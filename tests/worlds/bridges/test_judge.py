@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from ale_jax.worlds import endpoint as endpoints
 from ale_jax.worlds.api import VerifierError
 from ale_jax.worlds.bridges import judge
 from tests.rows import each_row
@@ -60,7 +61,7 @@ def honest(asked):
 
 @pytest.fixture
 def endpoint(monkeypatch):
-    monkeypatch.setattr(judge.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(endpoints.time, "sleep", lambda seconds: None)
     with Endpoint() as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
