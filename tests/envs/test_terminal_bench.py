@@ -12,15 +12,13 @@ from ale_jax.envs.terminal_bench.env import SPEC, TaskFolders, TerminalBench
 from ale_jax.envs.terminal_bench.task import read_task
 from ale_jax.launch import main
 from ale_jax.records import EpisodeKey, Task
-from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.sandbox.spec import WORK
-from ale_jax.sandbox.verify.verifier import REMEDY, has_pytest
 from ale_jax.status import Status
 from ale_jax.worlds.api import NoVerdictError, VerifierError
 from ale_jax.worlds.checked import CheckedWorld
 from ale_jax.worlds.items import Item
 from tests.envs.task_folders import SOLUTION, TASK, write_task
-from tests.runtimes import PROBES, play_on
+from tests.runtimes import picked, play_on, started_to_judge
 
 FREE = {"tests/test_outputs.py": "def test_nothing(): pass"}
 HOPELESS = {"tests/test_outputs.py": "def test_all(): assert False"}
@@ -37,16 +35,12 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(scope="session")
 def runtime(request):
-    if reason := PROBES[request.param](SPEC):
-        pytest.skip(f"{request.param}: {reason}")
-    return pick_runtime(request.param, SPEC)
+    return picked(request.param, SPEC)
 
 
 @pytest.fixture(scope="module")
 def box(runtime):
-    with runtime.start(SPEC, {"role": "test"}) as sandbox:
-        if not has_pytest(sandbox):
-            pytest.skip(f"{runtime.name}: {REMEDY}; or type: make runtimes")
+    with started_to_judge(runtime, SPEC) as sandbox:
         yield sandbox
 
 

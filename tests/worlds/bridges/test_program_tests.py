@@ -6,13 +6,11 @@ import pytest
 
 from ale_jax.config.build import build_domain
 from ale_jax.records import Task
-from ale_jax.sandbox.runtime import pick_runtime
-from ale_jax.sandbox.verify.verifier import REMEDY, has_pytest
 from ale_jax.worlds.api import NoVerdictError, VerifierError
 from ale_jax.worlds.bridges.program_tests import SPEC
 from ale_jax.worlds.families import Families
 from ale_jax.worlds.items import TRAIN
-from tests.runtimes import PROBES, play_on
+from tests.runtimes import picked, play_on, started_to_judge
 
 pytestmark = pytest.mark.heavy
 
@@ -77,16 +75,12 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(scope="session")
 def runtime(request):
-    if reason := PROBES[request.param](SPEC):
-        pytest.skip(f"{request.param}: {reason}")
-    return pick_runtime(request.param, SPEC)
+    return picked(request.param, SPEC)
 
 
 @pytest.fixture(scope="module")
 def box(runtime):
-    with runtime.start(SPEC, {"role": "test"}) as sandbox:
-        if not has_pytest(sandbox):
-            pytest.skip(f"{runtime.name}: {REMEDY}; or type: make runtimes")
+    with started_to_judge(runtime, SPEC) as sandbox:
         yield sandbox
 
 
