@@ -181,6 +181,7 @@ def test_the_service_may_do_what_it_does_to_pods_and_no_more():
     granted = {resource: {*rule["verbs"]} for rule in rules for resource in rule["resources"]}
     assert granted == {
         "pods": {"create", "get", "list", "delete"},
+        "pods/log": {"get"},
         "pods/attach": {"create", "get"},
         "networkpolicies": {"get"},
     }

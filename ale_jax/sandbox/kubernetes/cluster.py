@@ -76,6 +76,12 @@ class Cluster:
         """Returns those that have the label KEY=VALUE."""
         return self._call("GET", self._pods(), params={"labelSelector": label})["items"]
 
+    def output_of(self, name: str, container: str) -> str:
+        """Returns the end of what a container has written to both of its streams."""
+        place, query = f"{self._pods(name)}/log", {"container": container, "tailLines": "20"}
+        answer = self._answer("GET", place, params=query)
+        return answer.text[-KEPT_STDERR:]
+
     def delete_pod(self, name: str) -> None:
         """Ends a pod, if there is one."""
         with contextlib.suppress(_Missing):
@@ -116,18 +122,31 @@ class Cluster:
         return {"Authorization": f"Bearer {self._token.read_text().strip()}"}
 
     def _call(self, method: str, place: str, **parts: Any) -> Object:
+        return _content(self._answer(method, place, **parts))
+
+    def _answer(self, method: str, place: str, **parts: Any) -> httpx.Response:
         try:
             answer = self._http.request(method, place, headers=self._headers(), **parts)
-            content = answer.json()
-        except (httpx.HTTPError, ValueError, OSError) as error:
-            raise ClusterError(f"no answer of the API server ({error!r:.200})") from error
+        except (httpx.HTTPError, OSError) as error:
+            raise _unanswered(error) from error
         if answer.is_error:
-            _refuse(answer.status_code, content)
-        return content
+            _refuse(answer.status_code, _content(answer))
+        return answer
 
 
 class _Missing(ClusterError):
     """There is no such object."""
+
+
+def _content(answer: httpx.Response) -> Any:
+    try:
+        return answer.json()
+    except ValueError as error:
+        raise _unanswered(error) from error
+
+
+def _unanswered(error: Exception) -> ClusterError:
+    return ClusterError(f"no answer of the API server ({error!r:.200})")
 
 
 def _refuse(status: int, content: object) -> NoReturn:
@@ -139,12 +158,14 @@ def _refuse(status: int, content: object) -> NoReturn:
 class Streams:
     """The standard streams of a container, over one connection.
 
-    stderr: the beginning of what it wrote there, and why the streams ended.
+    stderr: the beginning of what it wrote there, and why the streams ended. has_spoken: whether it
+    wrote to its standard output.
     """
 
     def __init__(self, connection: websockets.asyncio.client.ClientConnection):
         self._connection = connection
         self.stderr = bytearray()
+        self.has_spoken = False
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Carries what `reader` yields to standard input, and standard output to `writer`, until
@@ -169,6 +190,7 @@ class Streams:
                 message = await self._connection.recv(decode=False)
                 channel, data = message[:1], message[1:]
                 if channel == bytes([STDOUT]):
+                    self.has_spoken = True
                     writer.write(data)
                     await writer.drain()
                 elif channel in (bytes([STDERR]), bytes([STATUS])):

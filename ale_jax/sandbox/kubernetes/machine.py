@@ -39,10 +39,15 @@ class PodMachine:
         self._why = ""
 
     async def connect(self) -> None:
-        """Attaches to the container, which runs. Errors: ClusterError."""
+        """Attaches to the container. Errors: SandboxStartError if it has ended; ClusterError."""
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._carrying = asyncio.create_task(self._carry(ready))
-        await ready
+        try:
+            await ready
+        except ClusterError as error:
+            if why := await self._reason():
+                raise SandboxStartError(f"kubernetes: the pod has ended: {why}") from error
+            raise
 
     async def _carry(self, ready: asyncio.Future[None]) -> None:
         try:
@@ -73,7 +78,9 @@ class PodMachine:
         return {}
 
     def last_words(self) -> str:
-        words = self._streams.stderr.decode("utf-8", "replace") if self._streams else ""
+        # What a silent runner has written is part of why it ended.
+        told = self._streams is not None and (self._streams.has_spoken or not self._why)
+        words = self._streams.stderr.decode("utf-8", "replace") if told else ""
         return "; ".join(filter(None, (self._why, words)))
 
     async def destroy(self) -> None:
@@ -96,7 +103,8 @@ class PodMachine:
             except ClusterError as error:
                 return GONE if error.status == 404 else str(error)
             if pod["status"].get("phase") != "Running":
-                return end_of(pod)
+                has_spoken = self._streams is not None and self._streams.has_spoken
+                return end_of(pod) if has_spoken else await silent_end_of(self._cluster, pod)
             await asyncio.sleep(REASON_S)
         return ""
 
@@ -119,7 +127,8 @@ async def until_it_runs(cluster: Cluster, name: str) -> None:
         pod = await asyncio.to_thread(cluster.pod, name)
         status = pod["status"]
         if status.get("phase") in ("Failed", "Succeeded"):
-            raise SandboxStartError(f"kubernetes: the pod has ended: {end_of(pod)}")
+            why = await silent_end_of(cluster, pod)
+            raise SandboxStartError(f"kubernetes: the pod has ended: {why}")
         states = [each for each in _states(status) if each]
         for waiting in (state["waiting"] for state in states if "waiting" in state):
             why = f"{waiting.get('reason')}: {waiting.get('message', 'no message')}"
@@ -144,6 +153,19 @@ def end_of(pod: Object) -> str:
         if ended.get("exitCode"):
             words += [ended.get("reason"), ended.get("message"), f"exit code {ended['exitCode']}"]
     return ": ".join(str(word) for word in words if word)[:500] or "no reason is known"
+
+
+async def silent_end_of(cluster: Cluster, pod: Object) -> str:
+    """Why a pod has ended whose runner sent nothing, so that all that it wrote is meant for us. It
+    may have ended before we were attached to it, as one does that cannot start."""
+    name, states = pod["metadata"]["name"], _states(pod["status"], "containerStatuses")
+    words = ""
+    if any("terminated" in state for state in states):
+        try:
+            words = await asyncio.to_thread(cluster.output_of, name, CONTAINER)
+        except ClusterError as error:
+            words = f"its output cannot be read: {error}"
+    return ": ".join(filter(None, (end_of(pod), words.strip())))
 
 
 def _states(status: Object, *kinds: str) -> list[dict[str, Any]]:

@@ -39,6 +39,8 @@ class Pod:
         self.metadata = manifest["metadata"] | {"creationTimestamp": created}
         self.said = None  # a status that somebody else than the node has given
         self.process, self.stdin = None, None
+        self.output, self.pumps = b"", []
+        self.attached = None  # to whom output goes, besides the log
 
     async def start(self, images, network):
         script = write_pod(self.manifest, self.folder, images, network)
@@ -50,6 +52,15 @@ class Pod:
             *line, stdin=stdin, **pipes, start_new_session=True
         )
         os.close(stdin)
+        ways = ((STDOUT, self.process.stdout), (STDERR, self.process.stderr))
+        self.pumps = [asyncio.create_task(self._pump(*way)) for way in ways]
+
+    async def _pump(self, channel, pipe):
+        while data := await pipe.read(4096):
+            self.output += data
+            if self.attached is not None:
+                with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+                    await self.attached.send_bytes(bytes([channel]) + data)
 
     def type(self, data):
         while data:
@@ -71,8 +82,10 @@ class Pod:
             ended = {"exitCode": 1, "reason": "Error", "message": message}
             return {"phase": "Failed", "initContainerStatuses": [{"state": {"terminated": ended}}]}
         if self.process.returncode is not None:
-            ended = {"exitCode": self.process.returncode, "reason": "Completed"}
-            phase = "Failed" if self.process.returncode else "Succeeded"
+            has_failed = self.process.returncode != 0
+            reason = "Error" if has_failed else "Completed"
+            ended = {"exitCode": self.process.returncode, "reason": reason}
+            phase = "Failed" if has_failed else "Succeeded"
             return {"phase": phase, "containerStatuses": [{"state": {"terminated": ended}}]}
         if (self.folder / "running").exists():
             return {"phase": "Running", "containerStatuses": [{"state": {"running": {}}}]}
@@ -161,6 +174,13 @@ class ApiServer:
                 return _status(404, f'pods "{name}" not found')
             return self.pods[name].as_json()
 
+        @app.get(PODS + "/{name}/log")
+        async def log(name: str, container: str, tailLines: int):
+            assert container == "sandbox"
+            await asyncio.gather(*self.pods[name].pumps)  # it has ended
+            lines = self.pods[name].output.splitlines(keepends=True)
+            return Response(b"".join(lines[-tailLines:]))
+
         @app.delete(PODS + "/{name}")
         async def delete(name: str, gracePeriodSeconds: int):
             if name not in self.pods:
@@ -183,17 +203,15 @@ class ApiServer:
         query = websocket.query_params
         wanted = {"container": "sandbox", "stdin": "true", "stdout": "true", "stderr": "true"}
         known = websocket.headers.get("authorization") == f"Bearer {self.token}"
-        runs = name in self.pods and self.pods[name].process is not None
+        process = self.pods[name].process if name in self.pods else None
+        runs = process is not None and process.returncode is None
         if not (known and runs and dict(query) == wanted | {"tty": "false"}):
             await websocket.send_denial_response(Response(status_code=403))
             return
         await websocket.accept(subprotocol="v5.channel.k8s.io")
         pod = self.pods[name]
 
-        async def out(channel, pipe):
-            with contextlib.suppress(WebSocketDisconnect):
-                while data := await pipe.read(4096):
-                    await websocket.send_bytes(bytes([channel]) + data)
+        pod.attached = websocket  # from now on: what was written before is only in the log
 
         async def into():
             with contextlib.suppress(WebSocketDisconnect, OSError):
@@ -203,13 +221,13 @@ class ApiServer:
                     await asyncio.to_thread(pod.type, message[1:])
 
         reading = asyncio.create_task(into())
-        ways = [out(STDOUT, pod.process.stdout), out(STDERR, pod.process.stderr)]
-        writing = asyncio.gather(*ways, return_exceptions=True)
-        await asyncio.wait([reading, writing], return_when=asyncio.FIRST_COMPLETED)
+        writing = asyncio.gather(*pod.pumps)
+        waits = asyncio.shield(writing)
+        await asyncio.wait([reading, waits], return_when=asyncio.FIRST_COMPLETED)
         pod.close_stdin()  # stdinOnce
+        pod.attached = None
         reading.cancel()
-        writing.cancel()
-        await asyncio.gather(writing, return_exceptions=True)
+        await asyncio.gather(reading, return_exceptions=True)
         with contextlib.suppress(RuntimeError, WebSocketDisconnect):
             await websocket.close()
 

@@ -1,5 +1,6 @@
 """Pods as sandboxes, run by gVisor as a node would: what is posted is what runs."""
 
+import asyncio
 import dataclasses
 import json
 import signal
@@ -13,6 +14,7 @@ from ale_jax.sandbox import toolkit
 from ale_jax.sandbox.api import SandboxLost, SandboxStartError
 from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.kubernetes import runtime
+from ale_jax.sandbox.kubernetes.machine import until_it_runs
 from ale_jax.sandbox.sdk.login import ServiceLogin
 from ale_jax.sandbox.sdk.service_runtime import ServiceRuntime
 from tests.sandbox.kubernetes.conftest import POD
@@ -131,10 +133,21 @@ def test_a_run_elsewhere_plays_in_pods_through_a_service_of_the_cluster(node, po
         assert not node.pods
 
 
-def test_a_runner_that_cannot_start_says_why(node, pods, monkeypatch):
+@pytest.mark.parametrize("found", ["as it comes", "ended before we look", "ended before we attach"])
+def test_a_runner_that_cannot_start_says_why(node, pods, monkeypatch, found):
     monkeypatch.setattr(toolkit, "environment", lambda: {"PYTHONHOME": "/nothing"})
-    with pytest.raises(SandboxStartError, match="No module named 'encodings'"):
+
+    async def until_it_ended(cluster, name):
+        while node.pods[name].process.returncode is None:
+            await asyncio.sleep(0.05)
+        if found == "ended before we look":
+            await until_it_runs(cluster, name)
+
+    if found != "as it comes":
+        monkeypatch.setattr(runtime, "until_it_runs", until_it_ended)
+    with pytest.raises(SandboxStartError, match="No module named 'encodings'") as refused:
         pods.start(POD, {})
+    assert str(refused.value).count("No module named") == 1 and "exit code 1" in str(refused.value)
     assert not node.pods
 
 
