@@ -67,7 +67,10 @@ class Validator:
 
     def check_item(self, family: Family, task: Task) -> ItemReport:
         """Plays a task and returns its report."""
-        replies = [family.world.oracle(family.item(task)) for _ in range(PLAYS)]
+        try:
+            replies = [family.replies(task) for _ in range(PLAYS)]
+        except Exception as error:  # of any kind: it is the world's own code
+            return ItemReport(task, (), (), (f"{ORACLE}: {type(error).__name__}: {error}",))
         oracle = tuple(self._play(task, ORACLE, each) for each in replies if each is not None)
         nothing = tuple(self._play(task, NOTHING, (family.world.nothing,)) for _ in range(PLAYS))
         faults = (*_faults(ORACLE, oracle, True), *_faults(NOTHING, nothing, False))

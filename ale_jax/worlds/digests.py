@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from ale_jax.worlds.families import Families, Family
 from ale_jax.worlds.names import is_ours
@@ -28,11 +29,11 @@ def _digest(family: Family) -> str:
 
 
 def _code(family: Family) -> bytes:
-    """Returns the source of a world's module. Ours have the version of the package, which others
-    compare. What the module imports is not part of it, as a process imports more over time."""
+    """Returns the source of a world's module, and for ours of all modules beside it. What the
+    module imports is not part of it, as a process imports more over time."""
     world = type(family.world)
     path = sys.modules[world.__module__].__file__
-    if is_ours(world) or path is None:
+    if path is None:
         return b""
-    with open(path, "rb") as file:
-        return file.read()
+    files = sorted(Path(path).parent.glob("*.py")) if is_ours(world) else [Path(path)]
+    return b"".join(file.read_bytes() for file in files)

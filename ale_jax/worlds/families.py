@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ale_jax.config.worlds import Domain
 from ale_jax.records import Task
@@ -54,12 +54,25 @@ class Family:
     def oracle(self, task: Task, noisy: bool = False) -> tuple[str, ...]:
         """Returns the replies that solve a task, or, `noisy`, do so after errors. ValueError if the
         world does not know them."""
-        item = self.item(task)
-        replies = self.world.noisy_oracle(item) if noisy else self.world.oracle(item)
+        replies = self.replies(task, noisy)
         if replies is None:
             raise ValueError(
                 f"item {task.item!r} of {self.name} has no oracle, so it cannot be demonstrated: "
                 "leave the family out of what is demonstrated"
+            )
+        return replies
+
+    def replies(self, task: Task, noisy: bool = False) -> tuple[str, ...] | None:
+        """Returns the same as `oracle`, but None if the world does not know it. ValueError for an
+        answer that is no replies."""
+        item = self.item(task)
+        replies = self.world.noisy_oracle(item) if noisy else self.world.oracle(item)
+        if replies is None:
+            return None
+        if isinstance(replies, str) or not all(isinstance(reply, str) for reply in replies):
+            raise ValueError(
+                f"item {task.item!r} of {self.name}: the oracle must return a sequence of replies, "
+                f"each a text, and not {replies!r:.80}"
             )
         return tuple(replies)
 
@@ -113,12 +126,24 @@ def made(world_class: type[World], domain: Domain) -> World:
             f"world {domain.world} cannot be made with the options {options!r:.200} ({error}): "
             f"it takes {inspect.signature(world_class)}"
         ) from None
-    return world_class(**options)
+    try:
+        return world_class(**options)
+    except ValueError:
+        raise
+    except Exception as error:  # of any kind: it is the user's class that runs here
+        raise ValueError(
+            f"world {domain.world} cannot be made: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _families(domain: Domain, folder: str) -> list[Family]:
     world_class = find_world(domain.world, folder)
     world, place = made(world_class, domain), folder_of(world_class, folder)
+    if not isinstance(world.families, Mapping) or not world.families:
+        raise ValueError(
+            f"world {domain.world}: families must be a mapping from names to items, such as "
+            f'{{"easy": Rows("easy.jsonl")}}, and not {world.families!r:.80}'
+        )
     return [
         Family(domain.prefix + name, name, domain, world, _items(world, name, domain).at(place))
         for name in domain.families or tuple(world.families)
@@ -127,12 +152,18 @@ def _families(domain: Domain, folder: str) -> list[Family]:
 
 def _items(world: World, name: str, domain: Domain) -> Items:
     try:
-        return world.families[name]
+        items = world.families[name]
     except KeyError:
         raise ValueError(
             f"family {name!r:.80} is unknown to world {domain.world}: choose one of "
             f"{', '.join(world.families)}"
         ) from None
+    if isinstance(items, type) or not isinstance(items, Items):
+        raise ValueError(
+            f"world {domain.world}: family {name!r:.80} is {items!r:.80}, and no items, such as "
+            "Rows or Seeds"
+        )
+    return items
 
 
 class PlayableFamilies:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -51,6 +51,7 @@ class Item:
         return self.row[column]
 
 
+@runtime_checkable
 class Items(Protocol):
     """The items of one family."""
 

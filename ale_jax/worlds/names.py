@@ -20,6 +20,7 @@ OURS: Mapping[str, str] = {
     "textarena": "ale_jax.worlds.bridges.games:TextArena",
     "rows": "ale_jax.worlds.bridges.rows:Questions",
 }
+COMPULSORY = ("reset", "step")
 PACKAGE = __name__.partition(".")[0]
 GROUP = "ale_jax.worlds"  # the entry points by which installed packages name their worlds
 
@@ -35,7 +36,8 @@ def find_world(name: str, folder: str = "") -> type[World]:
     folder: where modules are looked for before all other places; empty for none.
 
     Raises:
-      ValueError: there is no such world, or its module cannot be imported.
+      ValueError: there is no such world, its module cannot be imported, or the class lacks a
+        method that each world must have.
     """
     path = name if ":" in name else _path_of(name)
     module_name, _, class_name = path.partition(":")
@@ -45,6 +47,9 @@ def find_world(name: str, folder: str = "") -> type[World]:
             f"world {name!r:.80}: module {module_name} has no class {class_name!r} that is a "
             "World (ale_jax.worlds.api)"
         )
+    lacking = [method for method in COMPULSORY if getattr(found, method) is getattr(World, method)]
+    if lacking:
+        raise ValueError(f"world {name!r:.80}: {class_name} must define {' and '.join(lacking)}")
     return found
 
 

@@ -45,6 +45,8 @@ def test_finite_items_are_played_once_each(tmp_path):
         "from ale_jax.worlds import Rows, World\n"
         "class Few(World):\n"
         '    families = {"few": Rows("tasks.jsonl", eval_share=0.5)}\n'
+        '    def reset(self, item, sandbox): return ""\n'
+        "    def step(self, reply): ...\n"
     )
     families = Families((Domain("few:Few"),), str(tmp_path))
     played = {

@@ -2,6 +2,9 @@
 
 import dataclasses
 import json
+import shutil
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,11 +16,17 @@ from ale_jax.worlds.digests import differing, digests
 from ale_jax.worlds.families import Families
 
 CODE = """
-from ale_jax.worlds import Rows, World
+from ale_jax.worlds import Rows, Step, World
 
 
 class Sums(World):
     families = {"a": Rows("a.jsonl"), "b": Rows("b.jsonl")}
+
+    def reset(self, item, sandbox):
+        return ""
+
+    def step(self, reply):
+        return Step()
 """
 
 
@@ -40,6 +49,18 @@ def test_what_stays_has_the_same_and_what_changes_another(folder):
     assert differing(found(folder), before) == ["a"]
     (folder / "digested.py").write_text(CODE + "# another line\n")
     assert differing(found(folder), before) == ["a", "b"]
+
+
+def test_ours_are_told_apart_by_their_code(monkeypatch, tmp_path):
+    before = dict(digests(Families((Domain("countdown"), Domain("corridor")))))
+    module = sys.modules["ale_jax.envs.countdown.env"]
+    copy = shutil.copytree(Path(module.__file__).parent, tmp_path / "countdown")
+    monkeypatch.setattr(module, "__file__", str(copy / "env.py"))
+    with (copy / "another.py").open("w") as file:
+        file.write("# another\n")
+    found = dict(digests(Families((Domain("countdown"), Domain("corridor")))))
+    changed = differing(found, before)
+    assert changed and all(name.startswith("countdown") for name in changed)
 
 
 def test_families_of_one_side_alone_do_not_differ():

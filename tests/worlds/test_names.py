@@ -10,11 +10,20 @@ from ale_jax.worlds.names import OURS, find_world, folder_of, known_names
 from tests.rows import each_row
 
 CODE = """
-from ale_jax.worlds import World
+from ale_jax.worlds import Step, World
 
 
 class Mine(World):
-    pass
+    def reset(self, item, sandbox):
+        return ""
+
+    def step(self, reply):
+        return Step()
+
+
+class Half(World):
+    def reset(self, item, sandbox):
+        return ""
 
 
 class Other:
@@ -57,6 +66,7 @@ def test_an_installed_package_gives_its_worlds_short_names(folder, monkeypatch):
         ("nowhere", r"world 'nowhere' is unknown: choose one of corridor, countdown, .*, or name"),
         ("named_world:Nobody", r"module named_world has no class 'Nobody' that is a World"),
         ("named_world:Other", r"module named_world has no class 'Other' that is a World"),
+        ("named_world:Half", r"^world 'named_world:Half': Half must define step$"),
         ("absent_world:Mine", r"'absent_world', which is looked for in .* first cannot be imp"),
         ("broken_world:Mine", r"ModuleNotFoundError: No module named 'nothing_of_this_name'"),
     ],
