@@ -67,13 +67,15 @@ class RequestOptions:
     tokens of the reply, by the engine's thread. top_logprobs: number of most probable tokens whose
     log-probabilities are wanted. priority: requests of a higher one are served first, and preempt
     others. left: keeps what each token could be drawn from, after the guide and after top_k, top_p
-    and min_p, of an engine that records it; None: what the guide says is kept."""
+    and min_p, of an engine that records it; None: what the guide says is kept. context: tokens that
+    the conversation may have, where the engine would allow more."""
 
     stop_checker: StopChecker | None = None
     guide: Guide | None = None
     top_logprobs: int = 0
     priority: int = 0
     left: MaskNumbers | None = None
+    context: int | None = None
 
 
 DEFAULT_OPTIONS = RequestOptions()

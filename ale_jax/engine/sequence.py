@@ -108,7 +108,7 @@ class SequenceState:
         self._parts, self._constraints, self._mask_ids = [], (), []
         self._max_speculative = self._max_tokens
         # A token may be decoded at every position after the context, including the last one.
-        room = self._max_tokens - (self.length + len(self.pending_ids))
+        room = self._longest(request) - (self.length + len(self.pending_ids))
         self.budget = min(request.max_tokens, room)
         self._length_stop = "length" if request.max_tokens <= room else "context_full"
         if self.budget <= 0:
@@ -121,9 +121,12 @@ class SequenceState:
         if request is self.request:
             return self.length + self.num_to_prefill + min(self.budget, steps)
         context = self.length + len(self.pending_ids) + len(request.new_ids)
-        room = self._max_tokens - context
+        room = self._longest(request) - context
         # Without room, it ends before anything is prefilled.
         return context - 1 + min(request.max_tokens, steps, room) if room > 0 else self.length
+
+    def _longest(self, request: Request) -> int:
+        return min(request.options.context or self._max_tokens, self._max_tokens)
 
     def may_grow(self, page_tokens: int) -> bool:
         """Returns whether the request in progress may need more pages than it has."""

@@ -22,8 +22,8 @@ class Changing:
         return [certain] + [dataclasses.replace(certain, is_speculative=True)] * (most - 1)
 
 
-def begun(guide, left=None):
-    sequence, options = SequenceState(0, 200), RequestOptions(guide=guide, left=left)
+def begun(guide, left=None, **options):
+    sequence, options = SequenceState(0, 200), RequestOptions(guide=guide, left=left, **options)
     sequence.begin(Request(0, np.array([5], np.int32), 100, PLAIN, key(0), options), (16,))
     return sequence
 
@@ -45,6 +45,16 @@ def test_tokens_are_accepted_up_to_the_first_wrong_constraint():
     assert decode(sequence, [7, 7, 9, 7, 7, 7, 7, 7]) == 3
     assert (sequence.length, sequence.budget, sequence.pending_ids) == (3, 97, [9])
     assert decode(sequence, [7, 7, 7, 7, 7, 7, 7, 7]) == 6, "two guesses were right: five more"
+
+
+def test_a_conversation_may_have_less_room_than_the_engine_gives():
+    sequence = begun(Changing([]), context=4)
+    request = sequence.request
+    assert sequence.budget == 3 and sequence.tokens_with(request, 100) == 3
+    decode(sequence, [7] * STEPS)
+    sampled = request.future.result(0)
+    assert (len(sampled.ids), sampled.stop) == (3, "context_full")
+    assert begun(None, context=999).budget == 100, "the engine's limit still holds"
 
 
 def test_wrong_guesses_are_soon_given_up_and_right_ones_believed_again():

@@ -32,15 +32,16 @@ class EnginePolicy:
         sampling: Sampling,
         max_tokens: int,
         masks: MaskTable | None = None,
+        context: int | None = None,
     ):
         """sampling, max_tokens: of a reply, where a request does not say. masks: of the episode, if
-        it is trained on."""
+        it is trained on. context: tokens of a conversation; None for what the engine allows."""
         self._engine, self._tokenizer = engine, tokenizer
         # What cuts leave is a part of what a grammar allows, and takes its place.
         is_cut = masks is not None and masks.is_of_cuts
         self._left = masks if is_cut else None
         self._allowed = None if is_cut else masks
-        self._sampling, self._max_tokens = sampling, max_tokens
+        self._sampling, self._max_tokens, self._context = sampling, max_tokens, context
 
     def open(self) -> int:
         return self._engine.open()
@@ -61,7 +62,12 @@ class EnginePolicy:
         sampling = dataclasses.replace(self._sampling, **asked)
         top_logprobs = options.top_logprobs or 0
         request_options = RequestOptions(
-            stop_checker, self._guide(options), top_logprobs, options.priority, self._left
+            stop_checker,
+            self._guide(options),
+            top_logprobs,
+            options.priority,
+            self._left,
+            self._context,
         )
         most = min(options.max_tokens or self._max_tokens, self._max_tokens)
         return self._engine.reply(conversation, new_ids, most, sampling, key, request_options)

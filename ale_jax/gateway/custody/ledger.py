@@ -101,10 +101,12 @@ def conversation_key(seed: int, key: EpisodeKey, redraw: int = 0, number: int = 
 @dataclasses.dataclass(frozen=True)
 class ReplyLimits:
     """Of the replies of an episode. tokens: of one. replies: that its agents get; None for no
-    limit."""
+    limit. context: tokens of a conversation, its replies included; None for what the engine
+    allows."""
 
     tokens: int
     replies: int | None = None
+    context: int | None = None
 
 
 LimitsOf = Callable[[Task], ReplyLimits]
@@ -158,17 +160,19 @@ class Ledger:
         # Evaluations may cut where training does not, and nobody learns what was left.
         masks = MaskTable(sampling if key.is_trained_on else PLAIN)
         limits = self._limits(key.task)
+        most = self._engine.max_sequence_length
+        most = min(limits.context or most, most)
         options = EpisodeOptions(
             obeys=False,
             max_replies=limits.replies,
-            max_tokens=self._engine.max_sequence_length,
-            max_chars=self._engine.max_sequence_length * self._tokenizer.longest_token,
+            max_tokens=most,
+            max_chars=most * self._tokenizer.longest_token,
             given=list(map(given_turn, prefix_turns)),
             on_turn=lambda waits: self._turn(name, waits),
         )
         episode = GatewayEpisode(
             TokenTree(self._render),
-            EnginePolicy(self._engine, self._tokenizer, sampling, limits.tokens, masks),
+            EnginePolicy(self._engine, self._tokenizer, sampling, limits.tokens, masks, most),
             self._language,
             partial(conversation_key, self._seed, key, redraw),
             options,

@@ -117,6 +117,17 @@ def test_a_reply_that_the_context_cut_is_marked_in_the_trajectory(engine, tokeni
     assert tuple(turn.number for turn in trajectory.turns) == every
 
 
+def test_a_task_may_have_a_context_of_its_own(engine, tokenizer):
+    first = len(tokenizer.prompt_ids([dataclasses.asdict(m) for m in FIRST], first=True))
+    limits = ReplyLimits(40, None, first + 3)
+    ledger = TalkingLedger(engine, tokenizer, 0, lambda task: limits)
+    ledger.open("a", KEY, Sampling())
+    assert ledger.reply("a", FIRST).stop == "context_full"
+    assert ledger.reply("a", OBSERVATION).stop == "context_full"
+    (turn,) = ledger.close("a", _episode()).turns
+    assert len(turn.prompt_ids) + len(turn.action_ids) == first + 3
+
+
 def test_a_reply_that_ends_otherwise_than_its_turn_is_closed_by_the_context(tokenizer):
     shape = dataclasses.replace(MOE, vocab_size=tokenizer.vocab_size)
     sizes = engine_shape(max_sequences=2, max_sequence_length=160, prefill_tokens=(16, 64))
