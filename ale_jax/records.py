@@ -213,17 +213,16 @@ class Episode:
 
     turns, malformed_calls: counted over the policy's own turns, without the prefix. Of an agent's
     program, the ledger counts the turns, and nobody the calls.
-    policy_seconds: time waiting for replies, including the engine's queue. env_seconds: time in
-    calls of the environment. verifier_seconds: the part of env_seconds spent on grading, in `grade`
-    or in the step that ended the episode. The rest of `seconds` is the loop itself.
+    policy_seconds: waiting for replies, also in the engine's queue. env_seconds: in the world;
+    verifier_seconds: of these, in `grade` or the last step. The rest of `seconds` is the loop's.
 
     reward: of the whole episode, prefix included: what its steps earned, and the verdict on the
     state in which it was cut short. step_rewards: what each step earned, those of a prefix
     included; () of an agent's program. cut_replies: which of the policy's own replies, from 0, were
     cut before they held an action, by a limit that the policy's side knows; None of an agent's
-    program, of whose replies nobody here knows whether they were carried out. solved_at: the
-    reward from which the task is solved. rewards: what was earned by the names that the world
-    gives, without weights.
+    program, of whose replies nobody knows whether they were carried out. solved_at: the reward from
+    which the task is solved. rewards: what was earned by the names that the world gives, without
+    weights. metrics: what else it tells.
     """
 
     key: EpisodeKey
@@ -240,6 +239,7 @@ class Episode:
     cut_replies: tuple[int, ...] | None = ()
     solved_at: float = 1.0
     rewards: tuple[tuple[str, float], ...] = ()
+    metrics: tuple[tuple[str, float], ...] = ()
 
     @property
     def is_solved(self) -> bool:

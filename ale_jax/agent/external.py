@@ -62,6 +62,7 @@ def play(
     never as a reward of 0. The report counts no turns, which only the policy's side knows."""
     clock, start = _Clock(), time.monotonic()
     status, reward, detail = Status.FINISHED, None, ""
+    metrics: tuple[tuple[str, float], ...] = ()
     try:
         if not world.can_grade:
             raise WorldError(
@@ -74,6 +75,7 @@ def play(
             status = Status.TIME_LIMIT if result.timed_out else Status.BROKE_OFF
             detail = _ended(result)
         reward = clock.judging(world.grade, _answer(result.stdout))
+        metrics = clock.in_env(world.metrics)
     except NoVerdictError as error:
         status, reward, detail = Status.NO_VERDICT, 0.0, str(error)
     except tuple(kind for kind, _ in FAILURES) as error:
@@ -91,6 +93,7 @@ def play(
         cut_replies=None,
         solved_at=world.solved_at,
         rewards=world.rewards,
+        metrics=metrics,
     )
 
 

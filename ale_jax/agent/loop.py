@@ -104,6 +104,7 @@ def play(
         cut_replies=tuple(playing.cut_replies),
         solved_at=world.solved_at,
         rewards=world.rewards,
+        metrics=playing.metrics,
     )
 
 
@@ -124,6 +125,7 @@ class _Playing:
         self.verifier_seconds = 0.0
         self.step_rewards: list[float] = []  # of all steps, those of a prefix included
         self.cut_replies: list[int] = []
+        self.metrics: tuple[tuple[str, float], ...] = ()
         self._seen: list[str] = []
         self._actions: list[str] = []
 
@@ -132,6 +134,8 @@ class _Playing:
     ) -> tuple[Status, float | None]:
         status, reward = self._play(policy, key, limits, prefix)
         judged = STATUS_RULES[status].reward_valid
+        if judged:
+            self.metrics = self._timed(self._world.metrics)
         if judged and self._actions and _is_replayed(key, limits.replay_share):
             self._require_reproduced(reward)
         return status, reward

@@ -7,16 +7,13 @@ sentence that goes back to the policy as an observation.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 
 from ale_jax.strict_json import read_json
+from ale_jax.worlds.replies import CLOSE, OPEN, Call, write_reply
 
 # Short, because every token of it costs a small model.
 SYSTEM_PROMPT = "Work in the shell with bash(command); when done, call finish(answer)."
-
-OPEN = "<tool_call>"
-CLOSE = "</tool_call>"
 
 # Tool -> names of its arguments; every argument is a string and none may be left out.
 TOOLS: Mapping[str, tuple[str, ...]] = {"bash": ("command",), "finish": ("answer",)}
@@ -48,8 +45,7 @@ def finish(answer: str = "") -> ToolCall:
 
 def render_tool_call(call: ToolCall) -> str:
     """Writes the call as Qwen3 does, JSON on a line of its own."""
-    body = {"name": call.name, "arguments": dict(call.arguments)}
-    return f"{OPEN}\n{json.dumps(body, ensure_ascii=False)}\n{CLOSE}"
+    return write_reply("", [Call(call.name, call.arguments)])
 
 
 def parse_tool_call(text: str) -> ToolCall:

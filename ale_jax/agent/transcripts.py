@@ -65,4 +65,5 @@ def play_oracle(
     key = EpisodeKey(phase="oracle", group=task.number, member=0, task=task)
     episode = play(world, policy, key, AgentLimits(turns=len(replies)))
     messages, failed = tuple(policy.messages), tuple(world.failed)
-    return episode, Transcript(task, messages, failed, reward=episode.reward or 0.0)
+    tools, reward = family.offer(task).tools, episode.reward or 0.0
+    return episode, Transcript(task, messages, failed, tools, reward)

@@ -35,11 +35,21 @@ class Domain(Settings):
         "", "put before the families' names, where those of two worlds are the same."
     )
     turns: int = setting(
-        0, "as agent.turns, for these tasks; 0: what that says.", at_least=0, remedy="0 is off"
+        0,
+        "as agent.turns, for these tasks; 0: what the world says, or else that.",
+        at_least=0,
+        remedy="0 is off",
     )
     reply_tokens: int = setting(
         0,
-        "as rollout.max_reply_tokens, for these tasks; 0: what that says.",
+        "as rollout.max_reply_tokens, for these tasks; 0: what the world says, or else that.",
+        at_least=0,
+        remedy="0 is off",
+    )
+    context: int = setting(
+        0,
+        "tokens of an episode, prompts and replies together, for these tasks; 0: what the world "
+        "says, or else engine.max_sequence_length.",
         at_least=0,
         remedy="0 is off",
     )

@@ -275,13 +275,17 @@ def episode_of(fields: Mapping[str, Any]) -> Episode:
     earned = tuple(fields.get("step_rewards", ()))  # journals of earlier versions have none
     _require(all(isinstance(each, float) for each in earned), "step rewards", earned)
     _require(fields.get("solved_at", 1.0) > 0.0, "solved_at", fields.get("solved_at"))
-    named = tuple((str(name), float(value)) for name, value in fields.get("rewards", ()))
+    rewards, metrics = (
+        tuple((str(name), float(value)) for name, value in fields.get(each, ()))
+        for each in ("rewards", "metrics")
+    )
     cut = fields.get("cut_replies", ())
     own = {
         "key": key,
         "status": status,
         "step_rewards": earned,
-        "rewards": named,
+        "rewards": rewards,
+        "metrics": metrics,
         "cut_replies": None if cut is None else tuple(map(int, cut)),
     }
     return Episode(**{**fields, **own})

@@ -21,7 +21,8 @@ ItemKey = tuple[str, str, str | int]  # world, family, item
 class EpisodeRecord:
     """One finished episode: sample `sample`, from 0, of an item of a world's family.
 
-    reward: None if there was no verdict. rewards: its parts by name. solved: whether the reward
+    reward: None if there was no verdict. rewards: its parts by name. metrics: what else the world
+    tells by name. solved: whether the reward
     reached the world's `solved_at`. truncated: a limit ended the episode, and not the policy.
     metadata: columns of the item, by which results are grouped. messages: the conversation, with
     role and content; may be empty. world_digest: of the world's code and data; "" if unknown.
@@ -44,6 +45,7 @@ class EpisodeRecord:
     metadata: Mapping[str, Scalar]
     messages: Sequence[Mapping[str, Any]]
     world_digest: str = ""
+    metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, is_valid in _VALID.items():
@@ -106,6 +108,7 @@ _VALID: Mapping[str, Callable[[Any], bool]] = {
     "status": lambda value: isinstance(value, Status),
     "reward": lambda value: value is None or _is_number(value),
     "rewards": _maps_names(_is_number),
+    "metrics": _maps_names(_is_number),
     "solved": _is_flag,
     "turns": _is_count,
     "policy_tokens": _is_count,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -55,7 +56,11 @@ class EndpointPlayer:
         self, client: httpx.Client, plan: Plan, key: EpisodeKey, runner: EpisodeRunner
     ) -> EpisodeRecord:
         for attempt in range(self._retries + 1):
-            chat = ChatPolicy(client, self._endpoint, self._sampling, self._reply_tokens)
+            family = plan.families[key.task.family]
+            most = family.limits.reply_tokens or self._reply_tokens
+            limits = dataclasses.replace(family.limits, reply_tokens=most)
+            offer = functools.partial(family.offer, key.task)
+            chat = ChatPolicy(client, self._endpoint, self._sampling, limits, offer)
             policy = RecordingPolicy(chat)
             episode = runner.play(key, policy, attempt=(key, attempt)).episode
             if not STATUS_RULES[episode.status].retry:
@@ -83,6 +88,7 @@ def record_of(
         status=episode.status,
         reward=reward,
         rewards=dict(episode.rewards),
+        metrics=dict(episode.metrics),
         solved=reward is not None and episode.is_solved,
         turns=episode.turns if turns < 0 else turns,
         policy_tokens=tokens,

@@ -40,6 +40,7 @@ class Summary:
     pass_if_lost: tuple[float, float]
     reward: Estimate | None
     rewards: Mapping[str, Estimate]
+    metrics: Mapping[str, Estimate]
     turns: float
     policy_tokens: float
     seconds: float
@@ -70,7 +71,8 @@ def summarize(episodes: Sequence[EpisodeRecord]) -> Summary:
             ),
         ),
         reward=_reward(verdicts.values()),
-        rewards=_named(judged),
+        rewards=_named(judged, lambda each: each.rewards),
+        metrics=_named(judged, lambda each: each.metrics),
         turns=statistics.fmean(each.turns for each in episodes),
         policy_tokens=statistics.fmean(each.policy_tokens for each in episodes),
         seconds=statistics.fmean(each.seconds for each in episodes),
@@ -124,12 +126,14 @@ def _reward(items: Items) -> Estimate | None:
     return intervals.mean(means) if means else None
 
 
-def _named(judged: Sequence[EpisodeRecord]) -> dict[str, Estimate]:
-    """Returns the mean of each named reward over the episodes that have it."""
+def _named(
+    judged: Sequence[EpisodeRecord], of: Callable[[EpisodeRecord], Mapping[str, float]]
+) -> dict[str, Estimate]:
+    """Returns the mean of each number by name over the episodes that have it."""
     found = {}
-    for name in sorted({name for each in judged for name in each.rewards}):
-        having = by_item(each for each in judged if name in each.rewards).values()
-        means = [statistics.fmean(each.rewards[name] for each in its) for its in having]
+    for name in sorted({name for each in judged for name in of(each)}):
+        having = by_item(each for each in judged if name in of(each)).values()
+        means = [statistics.fmean(of(each)[name] for each in its) for its in having]
         found[name] = intervals.mean(means)
     return found
 

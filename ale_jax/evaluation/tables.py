@@ -41,9 +41,10 @@ def show_one(result: Result) -> None:
     for column, rows in breakdown(result.episodes).items():
         if len(rows) > 1:
             console.print(summaries(rows, f"By {_name(column)}"))
-    rewards = summarize(result.episodes).rewards
-    for name, estimate in rewards.items():
-        console.print(escape(f"reward {one_line(name, NAME_CHARS)}: {_plain(estimate)}"))
+    whole = summarize(result.episodes)
+    for what, found in (("reward", whole.rewards), ("metric", whole.metrics)):
+        for name, estimate in found.items():
+            console.print(escape(f"{what} {one_line(name, NAME_CHARS)}: {_plain(estimate)}"))
 
 
 def summaries(rows: Mapping[str, Summary], title: str = "Results") -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,11 +13,13 @@ import httptools
 
 from ale_jax.agent.api import Message, PolicyError, Reply
 from ale_jax.gateway.requests import CONTEXT_FULL
+from ale_jax.worlds.replies import reply_text
+from ale_jax.worlds.tools import Offer
 
 CONNECT_S = 10.0
 SILENT_S = 60.0  # the gateway closes a connection after three times as long
 RECEIVE_BYTES = 1 << 16
-CALL_ID = "000000000"  # the loop's calls have no ids, but results must name one
+CALL_ID = "000000000"  # of calls that the loop reads from the text: results must name one
 
 
 class PolicyClient:
@@ -28,11 +30,14 @@ class PolicyClient:
     used again, as the gateway may be closing it.
     """
 
-    def __init__(self, url: str, token: str):
-        """url: of the API. token: the episode's."""
+    def __init__(self, url: str, token: str, offer: Callable[[], Offer] = Offer):
+        """url: of the API. token: the episode's. offer: the tools of its task; what it raises, the
+        first reply raises."""
         self._url = urlsplit(url)
         self._token = token
-        self._told: list[dict[str, str]] = []
+        self._offer, self._tools = offer, dict[str, Any]()
+        self._told: list[dict[str, Any]] = []
+        self._open_calls: list[str] = []  # ids of those that have no result yet
         self._connection: socket.socket | None = None
         self._used_at = 0.0
 
@@ -48,21 +53,35 @@ class PolicyClient:
         self.close()
 
     def reply(self, new_messages: Sequence[Message]) -> Reply:
-        self._told += map(_as_openai, new_messages)
-        # The loop reads calls from the text itself.
-        status, answer = self._post({"model": "", "messages": self._told, "tool_choice": "none"})
+        if not self._told:
+            # Without tools, the loop reads calls from the text itself.
+            self._tools = self._offer().fields() or {"tool_choice": "none"}
+        self._told += map(self._as_openai, new_messages)
+        status, answer = self._post({"model": "", "messages": self._told, **self._tools})
         try:
             if status == 200:
                 (choice,) = answer["choices"]
-                text, stop = choice["message"]["content"], choice["finish_reason"]
-                self._told.append({"role": "assistant", "content": text})
-                return Reply(text, stop)
+                return self._read(choice["message"], choice["finish_reason"])
             error = answer["error"]
         except (KeyError, TypeError, ValueError) as broken:
             raise PolicyError(f"not an answer of the gateway: {answer!r:.200}") from broken
         if error["code"] == CONTEXT_FULL:
             return Reply("", "context_full")
         raise PolicyError(f"the policy did not answer: {error['message']}")
+
+    def _read(self, message: dict[str, Any], stop: str) -> Reply:
+        self._told.append(message)
+        calls = message.get("tool_calls", ())
+        self._open_calls = [call["id"] for call in calls]
+        told = [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
+        text = reply_text(message["content"] or "", message.get("reasoning_content", ""), told)
+        return Reply(text, "length" if stop == "length" else "stop")
+
+    def _as_openai(self, message: Message) -> dict[str, Any]:
+        told = {"role": message.role, "content": message.content}
+        if message.role != "tool":
+            return told
+        return told | {"tool_call_id": self._open_calls.pop(0) if self._open_calls else CALL_ID}
 
     def _post(self, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
         try:
@@ -122,8 +141,3 @@ class _Answer:
         self.is_whole = True
         # Afterwards, the parser has forgotten it.
         self.keeps_connection = self.parser.should_keep_alive()
-
-
-def _as_openai(message: Message) -> dict[str, str]:
-    told = {"role": message.role, "content": message.content}
-    return told | {"tool_call_id": CALL_ID} if message.role == "tool" else told

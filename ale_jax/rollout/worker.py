@@ -54,9 +54,10 @@ class RolloutWorker:
         runtime = functools.cache(functools.partial(opened_runtime, spec))
         if any(family.sandbox(family.first(), spec.sandbox) for family in families):
             runtime()  # or else a machine without one would only say so when it plays
+        self._worlds = PlayableFamilies(families, spec.sandbox)
         self._runner = EpisodeRunner(
             lambda wanted: runtime().start(wanted, {"role": "rollout_worker"}),
-            PlayableFamilies(families, spec.sandbox),
+            self._worlds,
             spec.limits,
         )
 
@@ -68,7 +69,8 @@ class RolloutWorker:
         if self._agent.command:
             access = PolicyAccess(url, conversation)
             return self._runner.play_external(key, self._agent, access)
-        with PolicyClient(url, conversation) as policy:
+        offer = functools.partial(self._worlds.offer, key.task)
+        with PolicyClient(url, conversation, offer) as policy:
             return self._runner.play(key, policy, prefix, attempt=conversation)
 
     def cancel(self, conversation: str) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -15,7 +16,8 @@ def family_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     """Returns means over the episodes of each family.
 
     success, reward, turns and time/episode_s/FAMILY. reward/FAMILY/NAME: what a world calls by a
-    name, without weights, of the episodes that earned any. response_tokens/FAMILY: that the policy
+    name, without weights, of the episodes that earned any. metric/FAMILY/NAME: what else a world
+    tells by name. response_tokens/FAMILY: that the policy
     wrote. limited/FAMILY: the share of episodes that a limit ended.
     """
     families: dict[str, list[Trajectory]] = defaultdict(list)
@@ -26,9 +28,13 @@ def family_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         for family, its in families.items()
         for name, value in _means(its).items()
     } | {
-        f"reward/{family}/{name}": value
+        f"{what}/{family}/{name}": value
         for family, its in families.items()
-        for name, value in _named_rewards(its)
+        for what, told in (
+            ("reward", (each.episode.rewards for each in its)),
+            ("metric", (each.episode.metrics for each in its)),
+        )
+        for name, value in _named(told)
     }
 
 
@@ -45,10 +51,10 @@ def _means(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     return {name: float(np.mean(each)) for name, each in values.items()}
 
 
-def _named_rewards(trajectories: Sequence[Trajectory]) -> Iterator[tuple[str, float]]:
-    earned: dict[str, list[float]] = defaultdict(list)
-    for trajectory in trajectories:
-        for name, value in trajectory.episode.rewards:
-            earned[name].append(value)
-    for name in sorted(earned):
-        yield name, float(np.mean(earned[name]))
+def _named(told: Iterable[tuple[tuple[str, float], ...]]) -> Iterator[tuple[str, float]]:
+    """Yields the mean of each name over the episodes that tell it."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for name, value in itertools.chain.from_iterable(told):
+        found[name].append(value)
+    for name in sorted(found):
+        yield name, float(np.mean(found[name]))

@@ -13,10 +13,11 @@ def reply_limits(config: RunConfig) -> LimitsOf:
     families = open_families(config.domains, config.worlds.folder)
 
     def limits_of(task: Task) -> ReplyLimits:
-        domain = families[task.family].domain
+        limits = families[task.family].limits
         return ReplyLimits(
-            domain.reply_tokens or config.rollout.max_reply_tokens,
-            domain.turns or config.agent.turns,
+            limits.reply_tokens or config.rollout.max_reply_tokens,
+            limits.turns or config.agent.turns,
+            limits.context or config.engine.max_sequence_length,
         )
 
     return limits_of

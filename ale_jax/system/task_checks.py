@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ale_jax.config.run import RunConfig
 from ale_jax.worlds.api import has_own
-from ale_jax.worlds.families import PlayableFamilies
+from ale_jax.worlds.families import Family, PlayableFamilies
 from ale_jax.worlds.names import known_names
 from ale_jax.worlds.schedule import Schedule
 
@@ -49,18 +49,30 @@ def check_tasks(config: RunConfig) -> None:
         if tasks < len(families):
             raise ValueError(f"{name} {tasks} must be at least {len(families)}: one per family")
     _check_oracles(config, schedule)
-    for domain in config.domains:
-        if domain.turns > config.agent.turns:
-            raise ValueError(
-                f"turns {domain.turns} of world {domain.world} must be at most agent.turns "
-                f"{config.agent.turns}: raise that"
-            )
-        if domain.reply_tokens >= config.engine.max_sequence_length:
-            raise ValueError(
-                f"reply_tokens {domain.reply_tokens} of world {domain.world} must be less than "
-                f"engine.max_sequence_length {config.engine.max_sequence_length}: lower it"
-            )
+    for family in schedule.families:
+        _check_limits(config, family)
     schedule.check(config)
+
+
+def _check_limits(config: RunConfig, family: Family) -> None:
+    limits, world = family.limits, f"of world {family.domain.world}"
+    longest = config.engine.max_sequence_length
+    if limits.turns > config.agent.turns:
+        raise ValueError(
+            f"turns {limits.turns} {world} must be at most agent.turns {config.agent.turns}: raise "
+            "that"
+        )
+    if limits.context > longest:
+        raise ValueError(
+            f"context {limits.context} {world} must be at most engine.max_sequence_length "
+            f"{longest}: lower it"
+        )
+    if limits.reply_tokens >= (limits.context or longest):
+        of = "its context" if limits.context else "engine.max_sequence_length"
+        raise ValueError(
+            f"reply_tokens {limits.reply_tokens} {world} must be less than {of} "
+            f"{limits.context or longest}: lower it"
+        )
 
 
 def _check_oracles(config: RunConfig, schedule: Schedule) -> None:

@@ -23,6 +23,8 @@ from typing import Literal, SupportsFloat
 from ale_jax.sandbox.api import JudgedSandbox, SavedState
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.worlds.items import Item, Items
+from ale_jax.worlds.replies import Reply
+from ale_jax.worlds.tools import Tool
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -65,6 +67,16 @@ class Step:
     failed: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """How long an episode may be; 0: as long as the run allows. turns: replies. reply_tokens: of
+    one reply. context: tokens of prompts and replies together."""
+
+    turns: int = 0
+    reply_tokens: int = 0
+    context: int = 0
+
+
 class World:
     """The tasks of one kind. An object plays one episode at a time, and any number in a row.
 
@@ -75,6 +87,8 @@ class World:
     is_in_sandbox: the sandbox holds the whole task, so that a program of its own (external_agent)
         can play it; then `grade` judges the state that the program leaves.
     nothing: the reply that ends an episode without doing anything.
+    must_call: of a world with tools, each reply has to be a call, to which sampling is held.
+    limits: of its episodes, unless the config says otherwise.
 
     All methods may raise SandboxError when the sandbox fails. Judging raises VerifierError when it
     fails, and NoVerdictError when what the agent did makes it impossible.
@@ -86,6 +100,8 @@ class World:
     solved_at: float = 1.0
     is_in_sandbox: bool = False
     nothing: str = ""
+    must_call: bool = False
+    limits: Limits = Limits()
 
     def reset(self, item: Item, sandbox: JudgedSandbox | None) -> str | Sequence[Message]:
         """Begins the episode of `item`; returns what the policy is told.
@@ -94,14 +110,19 @@ class World:
         """
         raise NotImplementedError
 
-    def step(self, reply: str) -> Step:
-        """Plays a reply of the policy, as it was written."""
+    def step(self, reply: Reply) -> Step:
+        """Plays a reply of the policy: the text as it was written, of which `reply.calls` are its
+        calls of tools. They are answered by messages of the role "tool", one each, in order."""
         raise NotImplementedError
 
     def grade(self, answer: str | None = None) -> Rewards:
         """Returns what ending in the current state earns, besides the steps: where a limit ends the
         episode, or a program of its own has played it. answer: the program's; None of our loop."""
         return 0.0
+
+    def metrics(self) -> Mapping[str, SupportsFloat]:
+        """Returns numbers by name that tell about the episode that has ended, and earn nothing."""
+        return {}
 
     def save(self) -> SavedState | None:
         """Returns the current state; None if it can only be reached by playing."""
@@ -118,6 +139,11 @@ class World:
     def noisy_oracle(self, item: Item) -> Sequence[str] | None:
         """Returns replies that solve the task after errors; by default there are none."""
         return self.oracle(item)
+
+    def tools(self, item: Item) -> Sequence[Tool]:
+        """Returns what the policy may call, as OpenAI's API describes functions: {"type":
+        "function", "function": {"name": ..., "description": ..., "parameters": a JSON schema}}."""
+        return ()
 
     def sandbox(self, item: Item, spec: SandboxSpec) -> SandboxSpec | None:
         """Returns the sandbox that the task needs; None if it needs none. spec: the run's."""

@@ -14,6 +14,7 @@ import numpy as np
 from ale_jax.sandbox.api import JudgedSandbox, SandboxError, SavedState
 from ale_jax.worlds.api import Message, NoVerdictError, Step, VerifierError, World
 from ale_jax.worlds.items import Item
+from ale_jax.worlds.replies import Reply
 
 T = TypeVar("T")
 
@@ -110,7 +111,7 @@ class CheckedWorld:
 
     def step(self, reply: str) -> StepResult:
         """Plays a reply."""
-        step = self._guarded(self._world.step, reply)
+        step = self._guarded(self._world.step, Reply(reply))
         if not isinstance(step, Step):
             raise self._refused("the answer of step,", step, "must be a Step")
         flags = ("done", "truncated", "malformed", "failed")
@@ -129,6 +130,13 @@ class CheckedWorld:
     def grade(self, *answer: str) -> float:
         """Returns what ending in the current state earns. answer: of a program of its own."""
         return self._reward(self._guarded(self._world.grade, *answer))
+
+    def metrics(self) -> tuple[tuple[str, float], ...]:
+        """Returns what the world tells about the episode that has ended, by name."""
+        given = self._guarded(self._world.metrics)
+        if not isinstance(given, Mapping):
+            raise self._refused("metrics", given, "must be numbers by name")
+        return tuple(sorted(self._named("metric", given).items()))
 
     def save(self) -> SavedState | None:
         """Returns the current state; None if it cannot be restored."""
@@ -170,14 +178,17 @@ class CheckedWorld:
         """Returns a reward as one number, and adds it to those by name if it has names."""
         if not isinstance(given, Mapping):
             return self._number("reward", given)
-        for name in given:
-            if not isinstance(name, str) or not name:
-                raise self._refused("the name of a reward,", name, "must be text")
-        numbers = {name: self._number(f"reward {name}", value) for name, value in given.items()}
+        numbers = self._named("reward", given)
         for name, number in numbers.items():
             self._by_name[name] = self._by_name.get(name, 0.0) + number
         weighed = (self._terms.weights.get(name, 1.0) * n for name, n in numbers.items())
         return self._number("reward", math.fsum(weighed))
+
+    def _named(self, what: str, given: Mapping[Any, Any]) -> dict[str, float]:
+        for name in given:
+            if not isinstance(name, str) or not name:
+                raise self._refused(f"the name of a {what},", name, "must be text")
+        return {name: self._number(f"{what} {name}", value) for name, value in given.items()}
 
     def _number(self, name: str, given: Any) -> float:
         """Returns a number as the records hold it, whatever it is: 1, True, np.float32(1). It must

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import httpx
+
+from ale_jax.worlds.replies import reply_text
 
 TIMEOUT = httpx.Timeout(600.0, connect=10.0)
 ATTEMPTS = 5
@@ -27,12 +30,15 @@ class ContextFull(EndpointError):
 
 @dataclasses.dataclass(frozen=True)
 class Completion:
-    """What the model wrote. is_cut: at the limit of tokens. tokens: as the endpoint counts them;
-    None if it does not tell."""
+    """What the model wrote. text: with its calls of tools, as `worlds.replies` writes them. is_cut:
+    at the limit of tokens. tokens, context: those of the reply, and of prompt and reply, as the
+    endpoint counts them; None if it does not tell. message: as it has to be told again."""
 
     text: str
     is_cut: bool
     tokens: int | None
+    context: int | None = None
+    message: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,16 +63,11 @@ class Endpoint:
         return cls(url.rstrip("/"), model, key)
 
     def complete(
-        self, client: httpx.Client, messages: Sequence[Mapping[str, str]], **fields: Any
+        self, client: httpx.Client, messages: Sequence[Mapping[str, Any]], **fields: Any
     ) -> Completion:
         """Asks the model to go on after some messages. fields: of the request, such as temperature.
         A busy endpoint is asked again, ATTEMPTS times in all. EndpointError if it has no answer."""
-        # Half a surrogate cannot be sent, and may stand in what a policy or a sandbox wrote.
-        told = [
-            {name: value.encode(errors="replace").decode() for name, value in each.items()}
-            for each in messages
-        ]
-        response = self._posted(client, {"model": self.model, "messages": told, **fields})
+        response = self._posted(client, {"model": self.model, "messages": messages, **fields})
         if response.status_code == 400 and any(words in response.text for words in FULL):
             raise ContextFull(f"{self.url}: {response.text[:SAID_CHARS]}")
         try:
@@ -79,10 +80,13 @@ class Endpoint:
 
     def _posted(self, client: httpx.Client, body: Mapping[str, Any]) -> httpx.Response:
         url = f"{self.url}/chat/completions"
-        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        # Half a surrogate cannot be sent, and may stand in what a policy or a sandbox wrote.
+        content = json.dumps(body, ensure_ascii=False).encode(errors="replace")
+        headers = {"Content-Type": "application/json"}
+        headers |= {"Authorization": f"Bearer {self.key}"} if self.key else {}
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                response = client.post(url, json=body, headers=headers, timeout=TIMEOUT)
+                response = client.post(url, content=content, headers=headers, timeout=TIMEOUT)
             except httpx.HTTPError as error:
                 if attempt == ATTEMPTS:
                     raise EndpointError(f"{url} does not answer: {error!r}") from error
@@ -95,10 +99,19 @@ class Endpoint:
 
 def _completion(answer: Any) -> Completion:
     (choice,) = answer["choices"]
-    text, usage = choice["message"]["content"], answer.get("usage") or {}
+    said, usage = choice["message"], answer.get("usage") or {}
+    text, calls = said["content"], said.get("tool_calls") or []
     if not isinstance(text, str | None):
         raise ValueError(f"{text!r:.80} is no text")
     is_cut, tokens = choice.get("finish_reason") == "length", usage.get("completion_tokens")
-    if text is None and not is_cut:
+    if text is None and not is_cut and not calls:
         raise ValueError("there is no text")
-    return Completion(text or "", is_cut, None if tokens is None else int(tokens))
+    written = [(each["function"]["name"], each["function"]["arguments"]) for each in calls]
+    message: dict[str, Any] = {"role": "assistant", "content": text or ""}
+    message |= {"tool_calls": calls} if calls else {}
+    whole = reply_text(text or "", "", written)
+    return Completion(whole, is_cut, _count(tokens), _count(usage.get("total_tokens")), message)
+
+
+def _count(given: Any) -> int | None:
+    return None if given is None else int(given)

@@ -11,10 +11,11 @@ from ale_jax.config.worlds import Domain
 from ale_jax.records import Task
 from ale_jax.sandbox.api import JudgedSandbox
 from ale_jax.sandbox.spec import SandboxSpec
-from ale_jax.worlds.api import World
-from ale_jax.worlds.checked import CheckedWorld, Terms
+from ale_jax.worlds.api import Limits, World
+from ale_jax.worlds.checked import CheckedWorld, Terms, WorldError
 from ale_jax.worlds.items import EVAL, TRAIN, Item, Items
 from ale_jax.worlds.names import find_world, folder_of
+from ale_jax.worlds.tools import Offer, checked_tools
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +33,16 @@ class Family:
         """Returns a world for episodes, one at a time."""
         return made(type(self.world), self.domain)
 
+    @property
+    def limits(self) -> Limits:
+        """What its domain says, or else its world."""
+        domain, own = self.domain, self.world.limits
+        return Limits(
+            domain.turns or own.turns,
+            domain.reply_tokens or own.reply_tokens,
+            domain.context or own.context,
+        )
+
     def first(self) -> Task:
         """Returns a task that stands for all."""
         if self.items.count(TRAIN) == 0:
@@ -45,6 +56,13 @@ class Family:
     def sandbox(self, task: Task, spec: SandboxSpec) -> SandboxSpec | None:
         """Returns the sandbox that a task needs, if it needs one. spec: the run's."""
         return self.world.sandbox(self.item(task), spec)
+
+    def offer(self, task: Task) -> Offer:
+        """Returns the tools of a task. WorldError if the world cannot say them, or not such."""
+        try:
+            return Offer(checked_tools(self.world.tools(self.item(task))), self.world.must_call)
+        except Exception as error:  # of any kind: a world may be anybody's
+            raise WorldError.of(error) from error
 
     def checked(self, task: Task, sandbox: JudgedSandbox | None) -> CheckedWorld:
         """Returns a new world for the task."""
@@ -179,7 +197,11 @@ class PlayableFamilies:
 
     def turns(self, task: Task) -> int:
         """Returns the most turns of a task; 0 if its family does not say."""
-        return self._families[task.family].domain.turns
+        return self._families[task.family].limits.turns
+
+    def offer(self, task: Task) -> Offer:
+        """Returns the tools of a task. WorldError as `Family.offer`."""
+        return self._families[task.family].offer(task)
 
     def open(self, task: Task, sandbox: JudgedSandbox | None) -> CheckedWorld:
         """Returns the world of a task, to be played in a sandbox that it needs."""

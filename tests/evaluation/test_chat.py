@@ -7,17 +7,20 @@ from ale_jax.agent.api import PolicyError, Reply
 from ale_jax.config.engine import Sampling
 from ale_jax.evaluation.chat import ChatPolicy
 from ale_jax.worlds import endpoint as endpoints
-from ale_jax.worlds.api import Message
+from ale_jax.worlds.api import Limits, Message
 from ale_jax.worlds.endpoint import Endpoint
+from ale_jax.worlds.replies import Call, write_reply
+from ale_jax.worlds.tools import Offer
 from tests.evaluation.endpoint import endpoint
 from tests.rows import each_row
 
 ERROR = {"error": {"message": "no"}}
+SHORT = Limits(reply_tokens=32)
 
 
 def replies(answer, *told, sampling=Sampling(), monkeypatch=None):  # noqa: B008
     with endpoint(answer) as (url, asked), httpx.Client() as client:
-        policy = ChatPolicy(client, Endpoint(url, "m", "secret"), sampling, 32)
+        policy = ChatPolicy(client, Endpoint(url, "m", "secret"), sampling, Limits(0, 32))
         return [policy.reply([Message("tool", each)]) for each in told], asked, policy.tokens
 
 
@@ -33,6 +36,49 @@ def test_a_conversation_is_sent_whole_and_sampled_as_was_asked():
         assert (body["model"], body["max_tokens"]) == ("m", 32)
         assert (body["temperature"], body["top_p"], body["top_k"]) == (0.7, 0.8, 20)
         assert "min_p" not in body and body["authorization"] == "Bearer secret"
+
+
+def _called(*names):
+    calls = [
+        {"id": f"id-{name}", "type": "function", "function": {"name": name, "arguments": "{}"}}
+        for name in names
+    ]
+    choice = {"message": {"content": None, "tool_calls": calls}, "finish_reason": "tool_calls"}
+    return 200, {"choices": [choice], "usage": {"completion_tokens": 5, "total_tokens": 20}}
+
+
+def test_tools_are_offered_and_calls_are_read_and_answered():
+    tool = {"type": "function", "function": {"name": "ls", "parameters": {"type": "object"}}}
+    answers = iter([_called("ls", "pwd"), "done"])
+    with endpoint(lambda body: next(answers)) as (url, asked), httpx.Client() as client:
+        offer = lambda: Offer((tool,), must_call=True)  # noqa: E731
+        policy = ChatPolicy(client, Endpoint(url, "m"), Sampling(), SHORT, offer)
+        first = policy.reply([Message("user", "go")])
+        second = policy.reply([Message("tool", "a"), Message("tool", "b"), Message("tool", "c")])
+    assert first == Reply(write_reply("", [Call("ls", {}), Call("pwd", {})]), "stop")
+    assert second == Reply("done", "stop")
+    assert [(body["tools"], body["tool_choice"]) for body in asked] == [([tool], "required")] * 2
+    _, reply, *results = asked[1]["messages"]
+    assert [call["function"]["name"] for call in reply["tool_calls"]] == ["ls", "pwd"]
+    told = [(each["role"], each.get("tool_call_id"), each["content"]) for each in results]
+    assert told == [("tool", "id-ls", "a"), ("tool", "id-pwd", "b"), ("user", None, "c")]
+
+
+def test_the_context_of_a_world_ends_the_conversation():
+    with endpoint(lambda body: _called("ls")) as (url, asked), httpx.Client() as client:
+        policy = ChatPolicy(client, Endpoint(url, "m"), Sampling(), Limits(0, 32, 40))
+        assert policy.reply([Message("user", "go")]).stop == "stop"
+        assert policy.reply([Message("user", "on")]).stop == "stop"
+    assert [body["max_tokens"] for body in asked] == [32, 20], "20 tokens were used"
+    with endpoint(lambda body: _called("ls")) as (url, asked), httpx.Client() as client:
+        policy = ChatPolicy(client, Endpoint(url, "m"), Sampling(), Limits(0, 32, 20))
+        policy.reply([Message("user", "go")])
+        assert policy.reply([Message("user", "on")]) == Reply("", "context_full")
+    assert len(asked) == 1
+    with pytest.raises(PolicyError, match=r"usage\.total_tokens"):
+        with endpoint(lambda body: "words") as (url, _), httpx.Client() as client:
+            policy = ChatPolicy(client, Endpoint(url, "m"), Sampling(), Limits(0, 32, 40))
+            policy.reply([Message("user", "go")])
 
 
 def test_what_means_nothing_is_not_sent():
@@ -75,7 +121,7 @@ def test_an_answer_that_is_none_is_shown(answer, said):
 def test_nobody_there_is_an_error(monkeypatch):
     monkeypatch.setattr(endpoints.time, "sleep", lambda seconds: None)
     with httpx.Client() as client:
-        policy = ChatPolicy(client, Endpoint("http://127.0.0.1:9/v1", "m"), Sampling(), 32)
+        policy = ChatPolicy(client, Endpoint("http://127.0.0.1:9/v1", "m"), Sampling(), SHORT)
         with pytest.raises(PolicyError, match=r"http://127.0.0.1:9/v1.* does not answer"):
             policy.reply([Message("user", "a")])
 

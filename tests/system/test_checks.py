@@ -82,6 +82,16 @@ def test_what_is_not_read_is_not_refused(name, fields):
             ({"world": "shell", "families": ("trail", "count"), "turns": 3},),
             "turns 3 of world shell must be at mo",
         ),
+        (
+            "worlds.train",
+            ({"world": "shell", "families": ("trail",), "context": 385},),
+            "context 385 of world shell must be at most engine.max_sequence_length 384",
+        ),
+        (
+            "worlds.train",
+            ({"world": "shell", "families": ("trail",), "reply_tokens": 9, "context": 9},),
+            "reply_tokens 9 of world shell must be less than its context 9: lower it",
+        ),
         ("worlds.train", named("corridor", "corridor-depth99-all"), "depth 99 must be from 8 to"),
         ("worlds.held_out", (), "eval.held_out_tasks 1 needs"),
         ("eval.tasks", 1, "eval.tasks 1 must be at least 2: one per family"),

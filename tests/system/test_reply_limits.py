@@ -9,7 +9,8 @@ from tests.config.smoke import smoke_with
 
 def test_the_limits_are_those_of_the_domain_or_of_the_run():
     ours = {"world": "countdown", "families": ("countdown3",), "turns": 1, "reply_tokens": 3}
+    ours |= {"context": 40}
     both = (ours, {"world": "shell", "families": ("trail",)})
     limits_of = reply_limits(checked_config(smoke_with({"worlds.train": both})))
-    assert limits_of(Task("countdown3", 1, "train")) == ReplyLimits(3, 1)
-    assert limits_of(Task("trail", 1, "train")) == ReplyLimits(8, 2)
+    assert limits_of(Task("countdown3", 1, "train")) == ReplyLimits(3, 1, 40)
+    assert limits_of(Task("trail", 1, "train")) == ReplyLimits(8, 2, 384)

@@ -29,7 +29,12 @@ GROUP = Group(
     0,
     (
         _trajectory(
-            0, 1.0, "log", 6, turns=2, malformed_calls=1, rewards=(("tests", 0.25),), **TIMES
+            *(0, 1.0, "log", 6),
+            turns=2,
+            malformed_calls=1,
+            rewards=(("tests", 0.25),),
+            metrics=(("files", 3.0),),
+            **TIMES,
         ),
         _trajectory(
             1, 0.0, "log", 5, status=Status.NO_VERDICT, turns=4, malformed_calls=0, **TIMES
@@ -79,6 +84,7 @@ def test_rollouts_are_those_with_a_valid_reward():
         "reward": 0.5,
         "reward/log": 0.5,
         "reward/log/tests": 0.25,  # of the one that earned any
+        "metric/log/files": 3.0,
         "reward/sort": 0.5,
         "turns/log": 3.0,
         "turns/sort": 3.0,

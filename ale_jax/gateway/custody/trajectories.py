@@ -11,6 +11,7 @@ import numpy as np
 
 from ale_jax.gateway.custody.calls import Branch, Call, GivenTurn
 from ale_jax.records import Episode, SideBranch, Trajectory, Turn
+from ale_jax.worlds.replies import reply_text
 
 Decode = Callable[[np.ndarray], str]
 
@@ -44,7 +45,9 @@ def trajectory_of(
     have no reward. more: the other fields of the trajectory."""
     if not branches:
         return Trajectory(episode, (), start_version, **more)
-    made = [_side_branch(branch, decode) for branch in branches]
+    # Our own loop replays what it read of a reply, in which calls are in the form of a world's.
+    text_of = decode if episode.cut_replies is None else None
+    made = [_side_branch(branch, text_of) for branch in branches]
     newest = max(range(len(made)), key=lambda number: made[number].turns[-1].number)
     turns = _rewarded(made[newest].turns, episode)
     made[newest] = dataclasses.replace(made[newest], turns=turns)
@@ -71,12 +74,12 @@ def _rewarded(turns: tuple[Turn, ...], episode: Episode) -> tuple[Turn, ...]:
     return tuple(dataclasses.replace(turn, reward=r) for turn, r in zip(turns, rewards))
 
 
-def _side_branch(branch: Branch, decode: Decode) -> SideBranch:
+def _side_branch(branch: Branch, decode: Decode | None) -> SideBranch:
     turns = tuple(_turn(call, decode) for call in branch.calls)
     return SideBranch(turns, branch.num_shared, _experts(branch.calls))
 
 
-def _turn(call: Call, decode: Decode) -> Turn:
+def _turn(call: Call, decode: Decode | None) -> Turn:
     sampled = call.answer
     return Turn(
         prompt_ids=call.prompt_ids,
@@ -92,18 +95,21 @@ def _turn(call: Call, decode: Decode) -> Turn:
     )
 
 
-def _action_text(call: Call, decode: Decode) -> str:
-    """The reply as the agent got it, because an episode that continues after this turn replays it:
-    special tokens within it are shown by name, and may have made it a malformed call.
+def _action_text(call: Call, decode: Decode | None) -> str:
+    """The reply as our own loop got it, because an episode that continues after this turn replays
+    it: special tokens within it are shown by name, and may have made it a malformed call.
 
-    If the gateway has told thoughts or calls apart, the content is only a part of the reply, and
-    the text of the ids is taken. Only agents that are programs of their own get such replies, and
-    their turns are not replayed.
+    decode: of the episode of an agent's program, whose turns are not replayed. Where the gateway
+    has told thoughts or calls apart for it, the text of the ids is taken.
     """
     reply = call.reply
     assert reply is not None, "only answered calls are turns"
-    is_whole = call.is_given or not (reply.reasoning or reply.tool_calls)
-    return reply.content if is_whole else decode(call.answer.ids)
+    if call.is_given or not (reply.reasoning or reply.tool_calls):
+        return reply.content
+    if decode is not None:
+        return decode(call.answer.ids)
+    calls = [(each.name, each.arguments) for each in reply.tool_calls]
+    return reply_text(reply.content, reply.reasoning, calls)
 
 
 def _experts(calls: Sequence[Call]) -> np.ndarray | None:
