@@ -14,9 +14,10 @@ from ale_jax.config.worlds import Domain
 from ale_jax.records import Task
 from ale_jax.sandbox.api import Runtime, SandboxError
 from ale_jax.sandbox.runtime import pick_runtime
+from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.status import STATUS_RULES
 from ale_jax.worlds.families import open_families
-from benchmarks.sandbox.attacks.attack import Arena, Attack, Breach
+from benchmarks.sandbox.attacks.attack import USERS, Arena, Attack, Breach
 from benchmarks.sandbox.attacks.catalogue import ATTACKS
 from benchmarks.sandbox.findings import Figure, Finding, say
 from benchmarks.sandbox.plan import Plan
@@ -28,28 +29,38 @@ PROGRESS = 50  # episodes
 
 
 def measure(name: str, plan: Plan) -> list[Finding]:
-    with Reused(pick_runtime(name, SPEC)) as reused:
-        for number, attack in enumerate(in_random_order(plan.hostile_episodes)):
-            reused.suffer(attack)
-            reused.play_oracle(number)
-            if (number + 1) % PROGRESS == 0:
-                say(f"{name}: {number + 1} hostile episodes: {dict(reused.counts) or 'all well'}")
-    counts = reused.counts
+    counts: Counter[str] = Counter()
+    for user in USERS:
+        counts += play(name, user, plan.hostile_episodes)
     return [
-        Figure("hostile_episodes", "hostile episodes", plan.hostile_episodes),
+        Figure("hostile_episodes", "hostile episodes", len(USERS) * plan.hostile_episodes),
         Figure("hostile_oracles_unpaid", "oracles after them that did not earn 1", counts[UNPAID]),
         Figure("hostile_breaches", "attacks in them that were not survived", counts[BREACHES]),
         Figure("hostile_replaced", "sandboxes lost in them and replaced", counts[REPLACED]),
     ]
 
 
-def in_random_order(count: int) -> Iterator[Attack]:
-    """`count` attacks: all of the catalogue in random order, then all in another order."""
+def play(name: str, user: str, count: int) -> Counter[str]:
+    """Plays `count` hostile episodes of a user; returns the counts of `Reused`."""
+    spec = dataclasses.replace(SPEC, user=user)
+    with Reused(pick_runtime(name, spec), spec) as reused:
+        for number, attack in enumerate(in_random_order(user, count)):
+            reused.suffer(attack)
+            reused.play_oracle(number)
+            if (number + 1) % PROGRESS == 0:
+                so_far = dict(reused.counts) or "all well"
+                say(f"{name}: {number + 1} hostile episodes as {user}: {so_far}")
+    return reused.counts
+
+
+def in_random_order(user: str, count: int) -> Iterator[Attack]:
+    """`count` attacks: all that a user may try in random order, then all in another order."""
+    attacks = [attack for attack in ATTACKS if user in attack.users]
     rng = np.random.default_rng(SEED)
     order: list[int] = []
     for _ in range(count):
-        order = order or rng.permutation(len(ATTACKS)).tolist()
-        yield ATTACKS[order.pop()]
+        order = order or rng.permutation(len(attacks)).tolist()
+        yield attacks[order.pop()]
 
 
 UNPAID, BREACHES, REPLACED = "unpaid", "breaches", "replaced"
@@ -61,11 +72,11 @@ class Reused:
     counts: of oracles UNPAID, of BREACHES, and of sandboxes REPLACED.
     """
 
-    def __init__(self, runtime: Runtime):
+    def __init__(self, runtime: Runtime, spec: SandboxSpec):
         self.counts: Counter[str] = Counter()
         self._runtime, self._families = runtime, list(open_families((Domain("shell"),)))
         self._last: Attack | None = None
-        self._arena = Arena(runtime, SPEC, runtime.start(SPEC, LABELS), EFFORT)
+        self._arena = Arena(runtime, spec, runtime.start(spec, LABELS), EFFORT)
 
     def __enter__(self) -> Reused:
         return self
@@ -90,7 +101,7 @@ class Reused:
         if STATUS_RULES[episode.status].infra:
             self._note(REPLACED, f"{episode.status}: {episode.detail}")
             self._arena.box.close()
-            box = self._runtime.start(SPEC, LABELS)
+            box = self._runtime.start(self._arena.spec, LABELS)
             self._arena = dataclasses.replace(self._arena, box=box)
             episode, _ = play_oracle(family, box, task)
         if episode.reward != 1.0:

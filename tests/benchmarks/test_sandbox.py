@@ -19,7 +19,6 @@ from benchmarks.sandbox.bare_docker import run_flags
 from benchmarks.sandbox.findings import Figure, Sample, Trial, timed_ms
 from benchmarks.sandbox.plan import QUICK, SPEC
 from benchmarks.sandbox.summary import BARS, REQUIRED, Bar, figures_of, overall
-from tests.played_worlds import family_of
 
 pytestmark = pytest.mark.slow
 
@@ -103,15 +102,20 @@ def test_docker_run_gets_the_flags_of_a_container():
 
 
 def test_what_is_anothers_is_not_counted():
+    # The names are no hexadecimal digits, which those of owners are.
     ours, other = str(Owner.current()), "12345678-1234-1234-1234-123456789012.1.2.3"
     things = {
-        "containers": {"c1": f"c1 {ours} /m1", "c2": f"c2 {other} /m2"},
-        "processes": {"10 bwrap": f"ale-{other}-0", "11 shim": "-id c2", "12 python3": "docker/c1"},
+        "containers": {"first": f"first {ours} /m1", "second": f"second {other} /m2"},
+        "processes": {
+            "10 bwrap": f"ale-{other}-0",
+            "11 shim": "-id second",
+            "12 python3": "docker/first",
+        },
         "mounts": {"/m1": "/m1", "/m2": "/m2"},
         "cgroups": {f"/x/ale-{ours}-0": f"/x/ale-{ours}-0"},
     }
     assert inventory.without(things, {other}) == {
-        "containers": {"c1"},
+        "containers": {"first"},
         "processes": {"12 python3"},
         "mounts": {"/m1"},
         "cgroups": {f"/x/ale-{ours}-0"},
@@ -189,10 +193,16 @@ def test_a_neighbour_that_is_lost_is_an_error():
 
 def test_hostile_episodes_play_every_attack_equally_often_in_another_order_each_time():
     count = len(hostile.ATTACKS)
-    drawn = list(hostile.in_random_order(2 * count))
+    drawn = list(hostile.in_random_order("agent", 2 * count))
     first, second = drawn[:count], drawn[count:]
     assert {*first} == {*second} == {*hostile.ATTACKS} and first != second
-    assert drawn == list(hostile.in_random_order(2 * count))
+    assert drawn == list(hostile.in_random_order("agent", 2 * count))
+
+
+def test_root_is_not_blamed_for_what_root_may_do():
+    tried = {attack.name for attack in hostile.in_random_order("root", len(hostile.ATTACKS))}
+    spared = {attack.name for attack in hostile.ATTACKS} - tried
+    assert "gives a file to root" in spared and len(spared) == 7
 
 
 class CountingRuntime:
@@ -215,7 +225,7 @@ def runtime():
 
 
 def test_a_sandbox_that_an_attack_ends_is_replaced_and_counted(runtime):
-    with hostile.Reused(runtime) as reused:
+    with hostile.Reused(runtime, hostile.SPEC) as reused:
         reused.suffer(Attack("a", "kind", "it", breach))
         reused.play_oracle(0)
         assert reused.counts == {"breaches": 1} and len(runtime.started) == 1
@@ -225,15 +235,13 @@ def test_a_sandbox_that_an_attack_ends_is_replaced_and_counted(runtime):
 
 
 def test_an_oracle_that_does_not_earn_1_is_counted(runtime, monkeypatch):
-    def play_nothing(box, task):
+    def play_nothing(family, box, task):
         key = EpisodeKey("eval", 0, 0, task)
-        policy = ScriptedPolicy([family_of(task.family).world.nothing])
-        return play(
-            family_of(task.family).checked(task, box), policy, key, AgentLimits(turns=1)
-        ), None
+        policy = ScriptedPolicy([family.world.nothing])
+        return play(family.checked(task, box), policy, key, AgentLimits(turns=1)), None
 
     monkeypatch.setattr(hostile, "play_oracle", play_nothing)
-    with hostile.Reused(runtime) as reused:
+    with hostile.Reused(runtime, hostile.SPEC) as reused:
         reused.play_oracle(0)
         assert reused.counts == {"unpaid": 1} and len(runtime.started) == 1
 
@@ -278,7 +286,7 @@ def test_starts_and_a_crowd_are_measured(name, monkeypatch, capsys):
 
 def test_deaths_leaks_and_hostile_episodes_are_measured(monkeypatch, capsys):
     figures = measured("bubblewrap", "deaths,leaks,hostile", monkeypatch, capsys)
-    assert (figures["hostile_episodes"], figures["hostile_oracles_unpaid"]) == (3, 0)
+    assert (figures["hostile_episodes"], figures["hostile_oracles_unpaid"]) == (6, 0)
     assert (figures["leaked_objects"], figures["sibling_episodes_changed"]) == (0, 0)
     assert figures["attacks_tried"] == figures["attacks_survived"] == len(figures["attacks"]) >= 5
     assert 0 < figures["detect_s_p95"] < figures["replace_s_p95"]

@@ -13,6 +13,9 @@ from ale_jax.sandbox.spec import SandboxSpec
 
 EVIDENCE_CHARS = 70
 LOAD_S = 3.0
+USERS = ("agent", "root")
+AGENT = ("agent",)  # what root of a sandbox may do there
+REFUSED_S = 3.0
 NOT_FOUND = 127  # the attack's program is missing, so the attack was not tried
 
 
@@ -43,21 +46,24 @@ class Arena:
 @dataclasses.dataclass(frozen=True)
 class Attack:
     """name: what is tried. stopped_by: what should stop it. play: tries it, and returns what was
-    seen, or raises Breach. The caller must clean up after it."""
+    seen, or raises Breach. The caller must clean up after it. users: against whom it must fail."""
 
     name: str
     kind: str
     stopped_by: str
     play: Callable[[Arena], str]
+    users: tuple[str, ...] = USERS
 
 
-def refused(name: str, kind: str, command: str, stopped_by: str, seconds: float = 3.0) -> Attack:
+def refused(
+    name: str, kind: str, command: str, stopped_by: str, users: tuple[str, ...] = USERS
+) -> Attack:
     """An attack by a single command, which must fail."""
 
     def play(arena: Arena) -> str:
-        return failure(arena.box.run(command, seconds))
+        return failure(arena.box.run(command, REFUSED_S))
 
-    return Attack(name, kind, stopped_by, play)
+    return Attack(name, kind, stopped_by, play, users)
 
 
 def failure(result: ExecResult) -> str:

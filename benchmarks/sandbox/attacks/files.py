@@ -12,16 +12,25 @@ from ale_jax.sandbox.api import SandboxError
 from ale_jax.sandbox.blocking import wait_for
 from ale_jax.sandbox.service import uploads
 from ale_jax.sandbox.spec import WORK
-from benchmarks.sandbox.attacks.attack import Arena, Attack, Breach, require, require_alive
+from benchmarks.sandbox.attacks.attack import (
+    AGENT,
+    USERS,
+    Arena,
+    Attack,
+    Breach,
+    require,
+    require_alive,
+)
 
 FILES = "files"
+UNREADABLE = "a file that it may not read itself"
 OBSTACLES = {
     "a link out": "ln -s /etc/passwd x",
     "a link to itself": "ln -s x x",
     "a pipe": "mkfifo x",
     "a device": "ln -s /dev/zero x",
     "a socket": "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"x\")'",
-    "a file that it may not read itself": "echo secret > x; chmod 000 x",
+    UNREADABLE: "echo secret > x; chmod 000 x",
 }
 CLIMBING = ("../x", "a/../../x", "/etc/x", "a//b", "./a", "a\0b", "a/")
 
@@ -35,7 +44,9 @@ def _reads(name: str, make: str) -> Attack:
             return str(error).rpartition(": ")[2]
         raise Breach("it was read")
 
-    return Attack(f"lets the host read {name}", FILES, "no link followed, regular files only", play)
+    users = AGENT if name == UNREADABLE else USERS
+    stopped_by = "no link followed, regular files only"
+    return Attack(f"lets the host read {name}", FILES, stopped_by, play, users)
 
 
 def _climbs(arena: Arena) -> str:

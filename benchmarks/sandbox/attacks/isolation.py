@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ale_jax.sandbox.spec import ROOT_CAPABILITIES
-from benchmarks.sandbox.attacks.attack import Arena, Attack, failure, refused, require
+from benchmarks.sandbox.attacks.attack import AGENT, Arena, Attack, failure, refused, require
 from benchmarks.sandbox.host_view import runner_pid
 
 ISOLATION = "isolation"
@@ -112,23 +112,23 @@ def _shared_memory(arena: Arena) -> str:
 
 
 NO_PRIVILEGE = "no capability, no-new-privileges, seccomp"
-READ_ONLY = "read-only root"
+READ_ONLY, OWN_ETC = "read-only root", "an /etc of its own, no privilege"
 ATTACKS = (
-    Attack("holds capabilities, or can get some", ISOLATION, NO_PRIVILEGE, _privileges),
+    Attack("holds capabilities, or can get some", ISOLATION, NO_PRIVILEGE, _privileges, AGENT),
     Attack("as root, holds more than the six", ISOLATION, "bounding set", _root_privileges),
     refused("mounts a file system", ISOLATION, "mount -t tmpfs none /work", NO_PRIVILEGE),
     refused("makes a user namespace", ISOLATION, "unshare --user -r true", "seccomp, no userns"),
     refused("makes a mount namespace", ISOLATION, "unshare --mount true", NO_PRIVILEGE),
     refused("makes a device", ISOLATION, "mknod device c 1 3", NO_PRIVILEGE),
     refused("changes its root", ISOLATION, "chroot / true", NO_PRIVILEGE),
-    refused("gives a file to root", ISOLATION, "chown 0 .", NO_PRIVILEGE),
+    refused("gives a file to root", ISOLATION, "chown 0 .", NO_PRIVILEGE, AGENT),
     *(
         refused(f"writes into {place or '/'}", ISOLATION, f"touch {place}/x", READ_ONLY)
         for place in ("", "/usr", "/etc", "/dev", "/proc/sys", "/var/tmp")
     ),
     refused("names the kernel", ISOLATION, "echo x > /proc/sys/kernel/hostname", "read-only /proc"),
     refused("presses SysRq", ISOLATION, "echo x > /proc/sysrq-trigger", "read-only /proc"),
-    refused("reads /etc/shadow", ISOLATION, "cat /etc/shadow", "an /etc of its own, no privilege"),
+    refused("reads /etc/shadow", ISOLATION, "cat /etc/shadow", OWN_ETC, AGENT),
     refused("finds docker.sock", ISOLATION, "ls /var/run/docker.sock", "it is not mounted"),
     refused("reads the kernel's memory", ISOLATION, "head -c 1 /dev/mem", "a /dev of its own"),
     Attack("calls what no namespace holds", ISOLATION, "seccomp filter", _kernel),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.sandbox.attacks.attack import Arena, Attack, require
+from benchmarks.sandbox.attacks.attack import AGENT, USERS, Arena, Attack, require
 
 NEIGHBOURS = "neighbours"
 FIRST = """
@@ -60,7 +60,9 @@ def _takes_all(what: str) -> Attack:
             answer = other.run(f"{RETRY} python3 need.py 2>&1 && break; sleep 0.05; done").output
         return require(answer.endswith("True\n"), f"the other says {answer.strip()[-50:]}")
 
-    return Attack(f"takes all {what}", NEIGHBOURS, STOPPED_BY.get(what, OWN_USER), play)
+    # Sandboxes of root are the host's root in Docker, and share what it may have.
+    users = USERS if what in STOPPED_BY else AGENT
+    return Attack(f"takes all {what}", NEIGHBOURS, STOPPED_BY.get(what, OWN_USER), play, users)
 
 
 ATTACKS = tuple(_takes_all(what) for what in HOARDS)
