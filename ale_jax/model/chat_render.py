@@ -16,6 +16,9 @@ from typing import Any, NamedTuple
 from ale_jax.model.system_messages import folded
 
 Message = Mapping[str, Any]  # as transformers' chat templates take it
+# Of a rendered skeleton: a text of the template's, the slot behind it (the last part has none), and
+# whether that is within JSON.
+Part = tuple[str, int | None, bool]
 
 MAX_SKELETONS = 1024
 MAX_KEPT_CHARS = 1 << 17  # of one text; thousands of longer ones would fill the memory
@@ -53,6 +56,7 @@ class ChatRenderer:
         self._apply, self._names_marker = apply_template, names_marker
         self._special = re.compile("|".join(map(re.escape, sorted(special, key=len)[::-1])))
         self._parts_of = lru_cache(MAX_SKELETONS)(self._parts)
+        self._reply_parts_of = lru_cache(MAX_SKELETONS)(self._reply_parts)
         self.end_of_turn = self._end_of_turn()
         self.opening = self._opening()
 
@@ -69,6 +73,21 @@ class ChatRenderer:
         the token that ends its turn."""
         return self._pieces(messages, None, first=False)
 
+    def reply(self, message: Message) -> list[Piece]:
+        """Returns the pieces of a message of the policy, between the opening of its turn and the
+        token that ends it.
+
+        ValueError if the template refuses it, or drops a part of it.
+        """
+        slots = self._slots()
+        skeleton = json.dumps(slots.hide_message(message))
+        slots.required.update(range(len(slots.texts)))  # here, also its thoughts and content
+        return _filled(slots, _of_skeleton(self._reply_parts_of, skeleton))
+
+    def names_special(self, text: str) -> bool:
+        """Returns whether a text has the name of a special token."""
+        return bool(self._special.search(text))
+
     def _pieces(
         self, messages: Sequence[Message], tools: Sequence[Any] | None, first: bool
     ) -> list[Piece]:
@@ -84,39 +103,34 @@ class ChatRenderer:
     def _pieces_as_told(
         self, messages: Sequence[Message], tools: Sequence[Any] | None, first: bool
     ) -> list[Piece]:
-        slots = _Slots(lambda text: self._names_marker(text) or bool(_NUL.search(text)))
+        slots = self._slots()
         shown = [slots.hide_message(message) for message in messages]
         offered = tools and slots.hide_suspect(list(tools))
         skeleton = json.dumps([shown, offered])
-        parts_of = self._parts_of if len(skeleton) <= MAX_KEPT_CHARS else self._parts
-        parts = parts_of(skeleton, first)
-        found = [number for _, number, _ in parts if number is not None]
-        if not slots.required <= set(found) or len(found) > len(set(found)):
-            raise ValueError("the chat template drops or repeats message contents: cannot use it")
-        pieces = []
-        for own, number, as_json in parts:
-            pieces.append(Piece(own, True))
-            if number is not None:
-                text = slots.texts[number]
-                escaped = json.dumps(text, ensure_ascii=False)[1:-1] if as_json else text
-                pieces.append(Piece(escaped, False))
-        return pieces
+        return _filled(slots, _of_skeleton(self._parts_of, skeleton, first))
 
-    def _parts(self, skeleton: str, first: bool) -> list[tuple[str, int | None, bool]]:
-        """The template's texts, each with the slot behind it, and whether that is within JSON; the
-        last has none. skeleton: messages and tools with slots, as JSON."""
+    def _slots(self) -> _Slots:
+        return _Slots(lambda text: self._names_marker(text) or bool(_NUL.search(text)))
+
+    def _parts(self, skeleton: str, first: bool) -> list[Part]:
+        """skeleton: messages and tools with slots, as JSON."""
         messages, tools = json.loads(skeleton)
         if first:
             text = self._render(messages, tools)
         else:
             text = self._after_reply(messages, add_generation_prompt=True)
             text = self.end_of_turn + text.removeprefix(self.end_of_turn)
-        parts, start = [], 0
-        for slot in _SLOT.finditer(text):
-            as_json = slot[2] is not None
-            parts.append((text[start : slot.start()], int(slot[1] or slot[2]), as_json))
-            start = slot.end()
-        return [*parts, (text[start:], None, False)]
+        return _cut(text)
+
+    def _reply_parts(self, skeleton: str) -> list[Part]:
+        """skeleton: a message of the policy with slots, as JSON."""
+        asked: list[Message] = [{"role": "user", "content": "-"}]
+        opened = self._render(asked, None)
+        whole = self._render([*asked, json.loads(skeleton)], None, prompt=False)
+        text, end, _ = whole.removeprefix(opened).rpartition(self.end_of_turn)
+        if not whole.startswith(opened) or not end:
+            raise ValueError("the chat template writes this reply in another form than its prompt")
+        return _cut(text)
 
     def _after_reply(self, messages: list[Message], add_generation_prompt: bool) -> str:
         """What the template writes after a reply, the end of its turn included."""
@@ -144,6 +158,37 @@ class ChatRenderer:
             return self._apply(messages, tools, prompt)
         except Exception as error:  # a template may raise its own, and any of jinja's
             raise ValueError(f"the chat template refuses these messages: {error!s:.300}") from error
+
+
+def _of_skeleton(parts_of: Any, skeleton: str, *more: bool) -> list[Part]:
+    """parts_of: remembers its results, but those of very long skeletons are not kept."""
+    return (parts_of if len(skeleton) <= MAX_KEPT_CHARS else parts_of.__wrapped__)(skeleton, *more)
+
+
+def _cut(text: str) -> list[Part]:
+    """Returns the parts of a rendered skeleton."""
+    parts: list[Part] = []
+    start = 0
+    for slot in _SLOT.finditer(text):
+        as_json = slot[2] is not None
+        parts.append((text[start : slot.start()], int(slot[1] or slot[2]), as_json))
+        start = slot.end()
+    return [*parts, (text[start:], None, False)]
+
+
+def _filled(slots: _Slots, parts: Sequence[Part]) -> list[Piece]:
+    """Returns the parts with the texts of their slots."""
+    found = [number for _, number, _ in parts if number is not None]
+    if not slots.required <= set(found) or len(found) > len(set(found)):
+        raise ValueError("the chat template drops or repeats message contents: cannot use it")
+    pieces = []
+    for own, number, as_json in parts:
+        pieces.append(Piece(own, True))
+        if number is not None:
+            text = slots.texts[number]
+            escaped = json.dumps(text, ensure_ascii=False)[1:-1] if as_json else text
+            pieces.append(Piece(escaped, False))
+    return pieces
 
 
 class _Slots:

@@ -271,6 +271,17 @@ class ChatTokenizer:
         ids = self._encoder.reply_ids(text, self._renderer.opening)
         return np.append(ids, self.stop_ids[0]).astype(np.int32)
 
+    def turn_ids(self, message: Message) -> np.ndarray:
+        """Returns the ids of a whole message of the policy's that it did not write here, with its
+        thoughts and calls, as the template writes them, end of turn included.
+
+        ValueError if the template refuses the message, or drops a part of it.
+        """
+        pieces = self._renderer.reply(message)
+        if not any(self._renderer.names_special(piece.text) for piece in pieces if piece.own):
+            return self.reply_ids("".join(piece.text for piece in pieces))
+        return np.append(self._encoder.ids_of(pieces), self.stop_ids[0]).astype(np.int32)
+
     def _render(self, messages: list[Message], tools: Any, add_generation_prompt: bool) -> str:
         text = self._tokenizer.apply_chat_template(
             messages,
