@@ -138,8 +138,8 @@ class RunConfig(Settings):
 
     @property
     def demonstrated(self) -> tuple[Domain, ...]:
-        """What the warm start learns from."""
-        if self.warm_start.domains:
+        """The domains whose oracles the warm start learns from."""
+        if self.warm_start.domains or self.warm_start.data:
             return self.warm_start.domains
         return tuple(dataclasses.replace(each, ratio=1) for each in self.worlds.train)
 

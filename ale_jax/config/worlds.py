@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from ale_jax.config.recorded import RecordedData
 from ale_jax.config.setting import Options, Settings, Weights, setting
 
 
@@ -95,8 +96,11 @@ class WorldsConfig(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class WarmStartConfig(Settings):
-    """Supervised training on oracle transcripts. It ends when the policy's estimated success on
-    unseen tasks reaches target_success, or after max_steps updates.
+    """Supervised training on oracle transcripts, and on recorded conversations (`data`). It ends
+    when the policy's estimated success on unseen tasks reaches target_success, after so many epochs
+    of the recorded conversations, when the loss on those that are held out no longer falls, or
+    after max_steps updates, whichever is first. Only transcripts of oracles give an estimate of
+    success.
     """
 
     transcripts_per_family: int = setting(256, "demonstrations of each family.", at_least=1)
@@ -118,7 +122,31 @@ class WarmStartConfig(Settings):
         remedy="it is a rate",
     )
     domains: tuple[Domain, ...] = setting(
-        (), "what is demonstrated; empty: what is trained on, all families in equal parts."
+        (),
+        "what is demonstrated; empty: what is trained on, all families in equal parts, or nothing "
+        "if there is `data`.",
+    )
+    data: tuple[RecordedData, ...] = setting(
+        (), "recorded conversations to learn from, as `RecordedData`, beside `domains`."
+    )
+    epochs: int = setting(
+        0,
+        "passes over each of `data` after which the warm start ends; 0: they do not end it.",
+        at_least=0,
+    )
+    held_out_share: float = setting(
+        0.0,
+        "share of `data`, chosen by how conversations begin, that is not trained on; its loss is "
+        "measured every probe_every updates.",
+        at_least=0.0,
+        below=1.0,
+        remedy="it is a share",
+    )
+    patience: int = setting(
+        0,
+        "measurements in a row without a new lowest loss on what is held out, after which the warm "
+        "start ends; 0: they do not end it.",
+        at_least=0,
     )
     noisy_share: float = setting(
         0.0,
@@ -129,7 +157,8 @@ class WarmStartConfig(Settings):
     )
     mask_errors: bool = setting(
         False,
-        "exclude chunks whose tool call failed from the loss (data/selection.py).",
+        "exclude chunks whose tool call failed from the loss (data/selection.py), in recorded "
+        "conversations those whose results say so.",
     )
     mask_repeats: bool = setting(False, "exclude chunks that repeat an earlier one from the loss.")
 

@@ -49,6 +49,22 @@ def place(position: int, ratios: tuple[int, ...]) -> tuple[int, int]:
     return domain, rounds * ratios[domain] + order[:rest].count(domain)
 
 
+def end_of_epochs(sizes: Sequence[int], ratios: tuple[int, ...], epochs: int) -> int:
+    """Returns after how many samples every pool has been passed through `epochs` times; those that
+    are small for their ratio have been more often by then. A pool of size 0 has no say.
+
+    >>> end_of_epochs([2, 3], (2, 1), 1), end_of_epochs([2, 0], (2, 1), 1)
+    (9, 2)
+    """
+    order = mixing_order(ratios)
+    ends = [0]
+    for domain, (size, ratio) in enumerate(zip(sizes, ratios, strict=True)):
+        rounds, rest = divmod(epochs * size - 1, ratio)
+        places = [place for place, each in enumerate(order) if each == domain]
+        ends.append(rounds * len(order) + places[rest] + 1 if size else 0)
+    return max(ends)
+
+
 def mix(pools: Sequence[Sequence[T]], ratios: tuple[int, ...], seed: int) -> Iterator[T]:
     """Yields samples without end, from pool d in the ratio d. Each pass through a pool has a new
     random order.

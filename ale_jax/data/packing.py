@@ -125,7 +125,7 @@ class Sample:
         return {int(n): self.mask_Iw[n].tobytes() for n in numbers if n >= 0}
 
 
-def demonstration(exchanges: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Sample:
+def demonstration(exchanges: Sequence[tuple[Ids, Ids]]) -> Sample:
     """Makes a transcript to imitate from pairs of prompt ids and assistant ids; the latter are
     learned.
 

@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ale_jax.agent import transcripts
+from ale_jax.agent.tools import CLOSE, OPEN
 from ale_jax.agent.transcripts import Transcript
 from ale_jax.config.model import MIN_VOCAB
 from ale_jax.data.experts import TEACHER, Expert
-from ale_jax.data.mixing import mix
 from ale_jax.data.packing import Sample, demonstration, text_turn
-from ale_jax.data.selection import Chunk, error_mask, relevance_mask
-from ale_jax.model.tokenizer import ChatMessage, ChatTokenizer, tools_text, train_bpe
+from ale_jax.gateway.messages import ChatMessage
+from ale_jax.model.tokenizer import ChatTokenizer, tools_text, train_bpe
+from ale_jax.recorded.conversation import TOOL, Conversation
+from ale_jax.recorded.messages import CALL_ID
+from ale_jax.recorded.samples import exchanges_of, learned_exchanges
 from ale_jax.records import Task, Turn
 from ale_jax.rollout.idle import IdleSandboxes
 from ale_jax.sandbox.api import JudgedSandbox, Runtime
@@ -86,19 +89,6 @@ def plain_player(config: RunConfig, noisy: bool = True) -> Play:
     return lambda box, task: transcripts.demonstration(
         families[task.family], box, task, is_noisy(task, share)
     )
-
-
-def mixed_samples(
-    config: RunConfig, domains: Sequence[Sequence[Transcript]], tokenizer: ChatTokenizer
-) -> Iterator[Sample]:
-    """Yields an endless stream of samples: the domains in their ratios, without the masked
-    chunks."""
-    warm = config.warm_start
-    pools = [
-        [tokenize(t, tokenizer, chunk_mask(t, warm.mask_errors, warm.mask_repeats)) for t in domain]
-        for domain in domains
-    ]
-    return mix(pools, tuple(domain.ratio for domain in config.demonstrated), config.seed)
 
 
 class OracleSandboxes:
@@ -176,75 +166,52 @@ def is_noisy(task: Task, share: float) -> bool:
 
 
 def make_tokenizer(
-    given: str, vocab_size: int, transcripts: Iterable[Transcript], folder: Path
+    given: str, vocab_size: int, conversations: Iterable[Conversation], folder: Path
 ) -> ChatTokenizer:
-    """Loads the tokenizer `given`, or trains a BPE on the transcripts; saves it to `folder`."""
+    """Loads the tokenizer `given`, or trains a BPE on the conversations; saves it to `folder`."""
     if given:
         tokenizer = ChatTokenizer.load(given)
     else:
-        messages = itertools.chain.from_iterable(map(_texts, transcripts))
+        messages = itertools.chain.from_iterable(map(_texts, conversations))
         tokenizer = ChatTokenizer(train_bpe(messages, vocab_size))
     tokenizer.save(folder)
     return tokenizer
 
 
-def _texts(transcript: Transcript) -> Iterator[ChatMessage]:
-    if transcript.tools:
-        yield {"role": "system", "content": tools_text(transcript.tools)}
-    yield from map(dataclasses.asdict, transcript.messages)
+def _texts(conversation: Conversation) -> Iterator[dict[str, str]]:
+    if conversation.tools:
+        yield {"role": "system", "content": tools_text(conversation.tools)}
+    for message in conversation.messages:
+        yield {"role": message.role, "content": message.content}
+        for call in message.tool_calls:
+            body = f'{{"name": "{call.name}", "arguments": {call.arguments}}}'
+            yield {"role": message.role, "content": f"{OPEN}\n{body}\n{CLOSE}"}
 
 
-def chunk_mask(transcript: Transcript, mask_errors: bool, mask_repeats: bool) -> np.ndarray:
-    """m [K], bool: which of the oracle's K replies are trained on."""
-    chunks = _chunks(transcript)
-    mask = np.ones(len(chunks), bool)
-    if mask_errors:
-        mask &= error_mask(chunks)
-    if mask_repeats:
-        mask &= relevance_mask(chunks)
-    return mask
-
-
-def _chunks(transcript: Transcript) -> list[Chunk]:
-    """Of each reply. Its observation is all that follows up to the next one, since an agent lays
-    its messages out as it likes."""
-    actions: list[str] = []
-    seen: list[list[str]] = []
-    for message in transcript.messages:
-        if message.role == "assistant":
-            actions.append(message.content)
-            seen.append([])
-        elif seen:  # before the first reply, it is the task
-            seen[-1].append(message.content)
-    observations = map("\n".join, seen)
-    fields = zip(actions, observations, transcript.failed, strict=True)
-    return [Chunk(*each) for each in fields]
+def conversation_of(transcript: Transcript) -> Conversation:
+    """Returns a transcript as a conversation like those that were recorded."""
+    messages = tuple(
+        ChatMessage(each.role, each.content, answers=CALL_ID if each.role == TOOL else "")
+        for each in transcript.messages
+    )
+    return Conversation(
+        messages=messages,
+        failed=transcript.failed,
+        learned=(True,) * len(transcript.failed),
+        tools=transcript.tools,
+        as_written=True,
+        reward=transcript.reward,
+    )
 
 
 def tokenize(
     transcript: Transcript, tokenizer: ChatTokenizer, mask: np.ndarray | None = None
 ) -> Sample:
-    """Returns the transcript as a sample to imitate.
-
-    mask: [K], which of the K replies are trained on; None: all of them. A masked reply becomes part
-    of the prompt of the next one, so that it is context and not a chunk.
-    """
-    exchanges, new, context, first = [], [], np.zeros(0, np.int32), True
-    learned = itertools.repeat(True) if mask is None else iter(mask)
-    for message in transcript.messages:
-        if message.role != "assistant":
-            new.append(dataclasses.asdict(message))
-            continue
-        new_ids = tokenizer.prompt_ids(new, first, transcript.tools or None)
-        prompt_ids = np.concatenate([context, new_ids])
-        action_ids = tokenizer.reply_ids(message.content)
-        new, first = [], False
-        if next(learned):
-            exchanges.append((prompt_ids, action_ids))
-            context = np.zeros(0, np.int32)
-        else:
-            context = np.concatenate([prompt_ids, action_ids])
-    return demonstration(exchanges)
+    """Returns the transcript as a sample to imitate. mask: [K], which of the K replies are trained
+    on; None: all of them."""
+    conversation = conversation_of(transcript)
+    mask = np.ones(conversation.num_replies, bool) if mask is None else mask
+    return demonstration(learned_exchanges(exchanges_of(conversation, tokenizer), mask))
 
 
 def oracle_experts(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from ale_jax.agent.transcripts import Transcript
 from ale_jax.config.model import PolicyShape
 from ale_jax.config.run import RunConfig
 from ale_jax.data.experts import Expert
-from ale_jax.data.packing import pack_all
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.old_policies import REFERENCE, save_reference
 from ale_jax.model.sharding import make_mesh
@@ -27,11 +25,11 @@ from ale_jax.sandbox.sdk.service_runtime import ServiceRuntime
 from ale_jax.system.demonstrations import (
     collect_demonstrations,
     make_tokenizer,
-    mixed_samples,
     oracle_experts,
     tokenize,
 )
 from ale_jax.system.hosts.commands import Processes
+from ale_jax.system.imitated import Imitated, demonstrated_samples, read_sets, texts
 from ale_jax.system.resampling import Resampler
 from ale_jax.system.rollouts.scheduler import RolloutScheduler
 from ale_jax.system.run_logger import RunLogger
@@ -173,8 +171,9 @@ def _require_no_steps(path: Path) -> None:
 
 
 def begin_anew(setting: Setting, checkpoints: Checkpoints, logger: RunLogger) -> Start:
-    """Collects demonstrations, trains a tokenizer on them, and trains the policy to imitate them.
-    ValueError if the disk has no room for the checkpoints to come.
+    """Collects demonstrations and recorded conversations, trains a tokenizer on them, and trains
+    the policy to imitate them. ValueError if the disk has no room for the checkpoints to come, or
+    what was recorded cannot be read.
 
     Nothing is demonstrated if the warm start has no steps and the tokenizer is given: by its path,
     or by `weights`.
@@ -183,10 +182,10 @@ def begin_anew(setting: Setting, checkpoints: Checkpoints, logger: RunLogger) ->
     source = config.tokenizer.path or config.weights
     domains: list[list[Transcript]] = []
     probe: list[Transcript] = []
-    if warm.max_steps or not source:
+    if config.demonstrated and (warm.max_steps or not source):
         domains, probe = collect_demonstrations(config, setting.runtime, logger.progress, stop)
-    texts, size = itertools.chain(*domains), config.tokenizer.vocab_size
-    tokenizer = make_tokenizer(source, size, texts, setting.tokenizer_folder)
+    size, told = config.tokenizer.vocab_size, texts(config, domains)
+    tokenizer = make_tokenizer(source, size, told, setting.tokenizer_folder)
     tokenizer.check_fits(setting.policy(tokenizer).vocab_size)
     trainer = setting.make_trainer(tokenizer)
     checkpoints.require_room(trainer.whole)
@@ -195,20 +194,32 @@ def begin_anew(setting: Setting, checkpoints: Checkpoints, logger: RunLogger) ->
         # Before training, so that an oracle that is too long for the context is refused early.
         oracles = play_oracles(setting, tokenizer, logger)
     if warm.max_steps:
-        logger.progress.phase("warm start", warm.max_steps, target=warm.target_success)
-        trainer.begin_warm_start()
-        samples, shape = mixed_samples(config, domains, tokenizer), config.learn
-        probed = pack_all([tokenize(each, tokenizer) for each in probe], shape)
-        warm_start(
-            trainer,
-            stop.checked(full_rows(samples, warm.rows_per_step, shape)),
-            lambda: trainer.probability(probed) / len(probe),
-            warm,
-            logger.warm_start_step,
-            config.learn.max_skipped_updates,
+        imitated = Imitated(
+            config,
+            demonstrated_samples(config, domains, tokenizer),
+            read_sets(config, tokenizer, stop.check, logger.record),
+            [tokenize(each, tokenizer) for each in probe],
         )
+        _imitate(imitated, setting, trainer, logger)
     trainer.begin()
     return Start(tokenizer, trainer, Cursor(), oracles)
+
+
+def _imitate(imitated: Imitated, setting: Setting, trainer: Trainer, logger: RunLogger) -> None:
+    warm, shape = setting.config.warm_start, setting.config.learn
+    target = warm.target_success if imitated.probed else None
+    logger.progress.phase("warm start", warm.max_steps, target=target)
+    trainer.begin_warm_start()
+    why = warm_start(
+        trainer,
+        setting.stop.checked(full_rows(imitated.samples(), warm.rows_per_step, shape)),
+        imitated.measure(trainer),
+        warm,
+        logger.warm_start_step,
+        shape.max_skipped_updates,
+    )
+    if warm.data:
+        logger.record("warm_start_ended", why)
 
 
 def keep_reference(setting: Setting, logger: RunLogger) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ale_jax.config.run import RunConfig
+from ale_jax.system.recorded_checks import check_recorded
 from ale_jax.worlds.api import has_own
 from ale_jax.worlds.families import Family, PlayableFamilies
 from ale_jax.worlds.names import known_names
@@ -49,6 +50,7 @@ def check_tasks(config: RunConfig) -> None:
         if tasks < len(families):
             raise ValueError(f"{name} {tasks} must be at least {len(families)}: one per family")
     _check_oracles(config, schedule)
+    check_recorded(config)
     for family in schedule.families:
         _check_limits(config, family)
     schedule.check(config)

@@ -40,7 +40,7 @@ from ale_jax.model.replicas import engine_meshes, make_sampling_copy
 from ale_jax.records import Batch
 from ale_jax.system.hosts.commands import Alone, Processes, command
 from ale_jax.system.states import abstract_whole, first_state
-from ale_jax.system.warm_start import make_probability, make_supervised_step
+from ale_jax.system.warm_start import make_nll, make_probability, make_supervised_step
 
 STATE = "state"
 CRITICS_STREAM, ATTENTION_CREDIT_STREAM = 1, 2  # of the run's key
@@ -131,6 +131,7 @@ class Trainer:
         self.state = first_state(config, self.policy, optimizer, self.mesh)
         self._supervised_step = make_supervised_step(self.model, optimizer)
         self._probability = make_probability(self.model, self.shape)
+        self._nll = make_nll(self.model)
 
     @command(forgets=True)
     def supervise(self, batches: Sequence[Any], loss_denominator: float) -> Metrics:
@@ -144,6 +145,11 @@ class Trainer:
     def probability(self, batches: Sequence[Any]) -> float:
         """Returns the sum over all samples of the probability of their policy tokens."""
         return sum(self._probability(self.begun.params, batch) for batch in batches)
+
+    @command(forgets=True)
+    def nll(self, batches: Sequence[Any]) -> float:
+        """Returns minus the log-probability of all policy tokens."""
+        return sum(self._nll(self.begun.params, batch) for batch in batches)
 
     @command()
     def begin(self) -> None:

@@ -1,8 +1,9 @@
-"""The warm start: supervised training on oracle transcripts, stopped while most tasks fail."""
+"""The warm start: supervised training on oracles' transcripts and recorded conversations."""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -31,6 +32,7 @@ REMEDY = (
     "look at loss and grad_norm in metrics.jsonl, and lower warm_start_optimizer.learning_rate or "
     "clip_norm"
 )
+PROBE_SUCCESS, HELD_OUT_LOSS = "probe_success", "held_out_loss"
 
 
 class Supervised(Protocol):
@@ -44,44 +46,73 @@ class Supervised(Protocol):
 def warm_start(
     trainer: Supervised,
     updates: Iterator[Sequence[Batch]],
-    probe: Callable[[], float],
+    measure: Callable[[], Mapping[str, float]],
     config: WarmStartConfig,
     log: Callable[[int, dict[str, float]], None],
     max_skipped: int,
-) -> None:
-    """Trains until `probe` is `target_success`. updates: the batches of each update; they never
-    end.
+) -> str:
+    """Trains until `measure` says that it is enough; returns why it ended. updates: the batches of
+    each update, at least of one.
 
-    probe: an estimate of success that needs no episode, the mean probability of oracles'
-    transcripts. This probability, the product over the policy tokens, is the chance that the
-    policy, sampled at temperature 1, writes exactly this transcript. The mean over unseen tasks
-    estimates success smoothly, and a little low, because a task has other solutions.
+    measure: figures that need no episode, of which these end it:
+        PROBE_SUCCESS  the mean probability of oracles' transcripts of unseen tasks. This
+            probability, the product over the policy tokens, is the chance that the policy, sampled
+            at temperature 1, writes exactly this transcript. The mean estimates success smoothly,
+            and a little low, because a task has other solutions.
+        HELD_OUT_LOSS  of recorded conversations.
 
-    `log(step, figures)` is called at each probe. max_skipped: RunFailed after so many updates in a
-    row that are not finite.
+    `log(step, figures)` is called at each measurement. max_skipped: RunFailed after so many updates
+    in a row that are not finite.
     """
-    skipped, unread = SkippedUpdates(max_skipped, REMEDY), []
+    skipped, unread, ending = SkippedUpdates(max_skipped, REMEDY), [], Ending(config)
+    batches: Sequence[Batch] | None = next(updates)
     for step in range(1, config.max_steps + 1):
-        batches = next(updates)
+        assert batches is not None, "the loop ends with the last update"
         tokens = float(count_loss_denominator(batches, "tokens"))
         sums = trainer.supervise(batches, loss_denominator=tokens)
         unread.append(sums)
-        if step % config.probe_every and step < config.max_steps:
+        batches = next(updates, None)
+        is_last = batches is None or step == config.max_steps
+        if step % config.probe_every and not is_last:
             continue
-        success = probe()
+        measured = measure()
         figures = {
             "loss": float(sums["nll"] / sums["tokens"]),
             "token_accuracy": float(sums["best"] / sums["tokens"]),
             "grad_norm": float(sums["grad_norm"]),
-            "probe_success": success,
+            **measured,
             **router_figures(jax.device_get(sums)),
         }
         log(step, figures)
         for number, each in enumerate(jax.device_get(unread), step + 1 - len(unread)):
             skipped.note(each, number)
         unread.clear()
-        if success >= config.target_success:
-            break
+        if reason := ending.reached(measured):
+            return f"{reason} after {step} updates"
+        if batches is None:
+            return f"epochs {config.epochs} are over after {step} updates"
+    return f"max_steps {config.max_steps} is reached"
+
+
+class Ending:
+    """Whether what was measured ends a warm start."""
+
+    def __init__(self, config: WarmStartConfig):
+        self._config, self._lowest, self._waited = config, math.inf, 0
+
+    def reached(self, measured: Mapping[str, float]) -> str:
+        """Returns why it ends; "" if it goes on."""
+        config, success = self._config, measured.get(PROBE_SUCCESS)
+        if success is not None and success >= config.target_success:
+            return f"target_success {config.target_success} is reached"
+        loss = measured.get(HELD_OUT_LOSS)
+        if loss is None or not config.patience:
+            return ""
+        self._waited = 0 if loss < self._lowest else self._waited + 1
+        self._lowest = min(loss, self._lowest)
+        if self._waited < config.patience:
+            return ""
+        return f"held_out_loss has not fallen below {self._lowest:.4f} for {self._waited} times"
 
 
 def make_supervised_step(model: ModelSpec, optimizer: optax.GradientTransformation) -> TrainStep:
@@ -94,8 +125,9 @@ def make_supervised_step(model: ModelSpec, optimizer: optax.GradientTransformati
 
 
 def full_rows(samples: Iterator[Sample], rows: int, shape: Shape) -> Iterator[list[Batch]]:
-    """Yields the batches of each update, `rows` rows of `samples`, which never end. Samples that do
-    not fit wait for a later update; never more than twice an update's tokens are waiting."""
+    """Yields the batches of each update, `rows` rows of `samples`. Samples that do not fit wait for
+    a later update; never more than twice an update's tokens are waiting. If the samples end, the
+    last updates have fewer."""
     waiting: list[Sample] = []
     for sample in samples:
         waiting.append(sample)
@@ -103,6 +135,21 @@ def full_rows(samples: Iterator[Sample], rows: int, shape: Shape) -> Iterator[li
         if sum(s.num_tokens for s in waiting) >= 2 * rows * shape.pack_length:
             batches, waiting = pack_rows(waiting, rows, shape)
             yield batches
+    while waiting:
+        batches, waiting = pack_rows(waiting, rows, shape)
+        yield batches
+
+
+def make_nll(model: ModelSpec) -> Callable[[Params, Batch], float]:
+    """Makes a function (weights, batch) -> minus the log-probability of the batch's policy
+    tokens."""
+
+    @functools.partial(jax.jit, out_shardings=NamedSharding(model.mesh, PartitionSpec()))
+    def nll(params, arrays):
+        scores, _ = forward(params, arrays, model.shape, model.compute)
+        return -jnp.where(arrays["chunk_BT"] >= 0, scores.logp_BT, 0.0).sum()
+
+    return _on_mesh(nll, model)
 
 
 def make_probability(model: ModelSpec, shape: Shape) -> Callable[[Params, Batch], float]:
@@ -119,8 +166,14 @@ def make_probability(model: ModelSpec, shape: Shape) -> Callable[[Params, Batch]
         real_BJ = jnp.arange(segments)[None, :] <= arrays["segment_BT"].max(axis=1)[:, None]
         return jnp.where(real_BJ, jnp.exp(logp_BJ), 0.0)[:, 1:].sum()
 
+    return _on_mesh(probability, model)
+
+
+def _on_mesh(function: Callable[..., jax.Array], model: ModelSpec) -> Callable[..., float]:
+    """Returns a function of weights and a batch of this process."""
+
     def ask(params: Params, batch: Batch) -> float:
         with jax.set_mesh(model.mesh):
-            return float(probability(params, to_device(batch, model.mesh)))
+            return float(function(params, to_device(batch, model.mesh)))
 
     return ask

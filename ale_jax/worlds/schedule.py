@@ -66,9 +66,23 @@ class Schedule:
         if not (warm := config.warm_start).max_steps:
             return
         names = self.families.of(*self.demonstrated)
+        if not names:
+            return
         each = warm.transcripts_per_family + -(-warm.probe_tasks // len(names))
         for name in names:
             self._require(name, TRAIN, each, "demonstrated and probed in the warm start")
+
+    def is_evaluated(self, family: str, item: int | str) -> bool:
+        """Returns whether an item may be played in the run's evaluations, so that nothing may be
+        learned from it. family: by its name in a run, whichever world that is of."""
+        if family not in (*self.train_families, *self.held_out_families):
+            return False
+        known = self.families[family]
+        try:
+            known.items.find(known.own_name, item, EVAL)
+        except ValueError:
+            return family in self.held_out_families
+        return True
 
     def _require(self, name: str, split: str, wanted: int, use: str) -> None:
         found = self.families[name].items.count(split)

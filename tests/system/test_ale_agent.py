@@ -34,7 +34,7 @@ from ale_jax.sandbox.runtime import pick_runtime
 from ale_jax.status import Status
 from ale_jax.system.agent_demonstrations import played_by
 from ale_jax.system.checks import checked_config
-from ale_jax.system.demonstrations import make_tokenizer, tokenize
+from ale_jax.system.demonstrations import conversation_of, make_tokenizer, tokenize
 from ale_jax.system.reply_limits import reply_limits
 from tests.agent.assistant.scripted import endpoint_that, in_turn
 from tests.engine.shapes import engine_shape
@@ -126,7 +126,9 @@ def learned(sample, shape):
 
 
 def test_its_calls_become_the_chunks_that_were_demonstrated(runtime, transcript, tmp_path):
-    tokenizer = make_tokenizer("", CONFIG.tokenizer.vocab_size, [transcript] * 20, tmp_path)
+    tokenizer = make_tokenizer(
+        "", CONFIG.tokenizer.vocab_size, [conversation_of(transcript)] * 20, tmp_path
+    )
     sample = tokenize(transcript, tokenizer)
     shape = dataclasses.replace(DENSE, vocab_size=tokenizer.vocab_size, max_positions=TOKENS)
     sizes = engine_shape(max_sequences=1, max_sequence_length=TOKENS, prefill_tokens=(16, 64))

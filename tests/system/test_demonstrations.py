@@ -22,7 +22,7 @@ from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.agent_demonstrations import _Demonstration
 from ale_jax.system.demonstrations import (
     OracleSandboxes,
-    chunk_mask,
+    conversation_of,
     demonstrate,
     is_noisy,
     tokenize,
@@ -70,7 +70,7 @@ def ids(sample):
     ],
 )
 def test_what_is_left_out_of_a_clumsy_transcript(errors, repeats, mask):
-    np.testing.assert_array_equal(chunk_mask(CLUMSY, errors, repeats), mask)
+    np.testing.assert_array_equal(conversation_of(CLUMSY).mask(errors, repeats), mask)
 
 
 LAYOUTS = {
@@ -87,7 +87,7 @@ LAYOUTS = {
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_an_agent_may_lay_its_messages_out_as_it_likes(tokenizer, layout):
     played = dataclasses.replace(CLUMSY, messages=layout(*CLUMSY.messages))
-    mask = chunk_mask(played, True, True)
+    mask = conversation_of(played).mask(True, True)
     np.testing.assert_array_equal(mask, [False, True, False, True])
     assert len(tokenize(played, tokenizer, mask).turns) == 2
 

@@ -108,7 +108,11 @@ def test_it_ends_at_the_probe_that_reaches_the_target():
     config = WarmStartConfig(max_steps=9, probe_every=2, target_success=0.5)
     samples, probes = _samples(3), iter([0.2, 0.5, 0.9])
     trainer, logged, batches = Counting(), [], itertools.repeat(pack_all(samples, SHAPE) * 3)
-    warm_start(trainer, batches, lambda: next(probes), config, lambda *x: logged.append(x), 3)
+    why = warm_start(
+        *(trainer, batches, lambda: {"probe_success": next(probes)}, config),
+        *(lambda *x: logged.append(x), 3),
+    )
+    assert why == "target_success 0.5 is reached after 4 updates"
     tokens = 3 * sum(len(turn.action_ids) for sample in samples for turn in sample.turns)
     assert trainer.told == [(3, tokens)] * 4
     assert [step for step, _ in logged] == [2, 4]
@@ -128,6 +132,6 @@ def test_updates_after_the_last_probe_are_looked_at_and_logged_before_they_end_t
     config = WarmStartConfig(max_steps=3, probe_every=4, target_success=0.35)
     batches, logged = itertools.repeat(pack_all(_samples(3), SHAPE)), []
     with pytest.raises(RunFailed, match=r"step 3: 3 updates in a row .* warm_start_optimizer"):
-        warm_start(Skipping(), batches, lambda: 0.0, config, lambda *x: logged.append(x), 3)
+        warm_start(Skipping(), batches, dict, config, lambda *x: logged.append(x), 3)
     ((step, figures),) = logged
     assert step == 3 and np.isnan(figures["loss"])

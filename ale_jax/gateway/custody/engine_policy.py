@@ -106,7 +106,7 @@ class ChatRender:
         tools: Sequence[Mapping[str, Any]],
         after: np.ndarray | None,
     ) -> np.ndarray:
-        shown = list(map(_for_template, messages))
+        shown = list(map(for_template, messages))
         ids = self._tokenizer.prompt_ids(shown, after is None, list(tools) or None)
         end_of_turn = self._tokenizer.stop_ids[0]
         if after is not None and after[-1] != end_of_turn:
@@ -137,18 +137,18 @@ def language_of(tokenizer: ChatTokenizer) -> Language:
     return Language(format_named(name), marked_text, tokens, prompt_ids, tokenizer.token_bytes)
 
 
-def _for_template(message: ChatMessage) -> dict[str, Any]:
+def for_template(message: ChatMessage) -> dict[str, Any]:
     shown: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.reasoning:
         shown["reasoning_content"] = message.reasoning
     if message.tool_calls:
-        shown["tool_calls"] = [_call_for_template(call) for call in message.tool_calls]
+        shown["tool_calls"] = [_callfor_template(call) for call in message.tool_calls]
     if message.answers:
         shown["tool_call_id"] = message.answers
     return shown
 
 
-def _call_for_template(call: ToolCall) -> dict[str, Any]:
+def _callfor_template(call: ToolCall) -> dict[str, Any]:
     """Arguments that are no JSON are shown as the text that they are."""
     function = {"name": call.name, "arguments": value_or_text(call.arguments)}
     return {"id": call.id, "type": "function", "function": function}

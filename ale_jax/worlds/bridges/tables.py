@@ -68,7 +68,7 @@ class Table(Rows):
 
     def _unpacked(self, file: Path) -> Iterator[tuple[str, Any]]:
         if file.suffix == ".parquet":
-            yield from _parquet(file)
+            yield from parquet_rows(file)
             return
         try:
             content = file.read_bytes()
@@ -88,7 +88,9 @@ def splits_of(folder: Path) -> dict[str, list[Path]]:
     return splits
 
 
-def _parquet(file: Path) -> Iterator[tuple[str, Any]]:
+def parquet_rows(file: Path) -> Iterator[tuple[str, Any]]:
+    """Yields the place of each row of a file, and the row. ValueError, with that, for a damaged
+    one."""
     try:
         import pyarrow
         from pyarrow import parquet

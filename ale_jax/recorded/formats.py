@@ -1,0 +1,48 @@
+"""The formats of records. What a record has says which one it is:
+
+world, family, messages      an episode of ours, of `ale-jax eval` or a run's evaluation
+messages                     OpenAI's chat messages, also with tools
+conversations                ShareGPT
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ale_jax.evaluation.episodes import EpisodeRecord
+from ale_jax.recorded.conversation import Conversation
+from ale_jax.recorded.messages import of_messages, of_sharegpt
+
+Read = Callable[[Mapping[str, Any]], Conversation]
+
+
+def conversation_of(record: Mapping[str, Any]) -> Conversation:
+    """Returns the conversation of a record. ValueError, which begins with the field, for what is
+    missing or wrong."""
+    for fields, read in _FORMATS.items():
+        if all(field in record for field in fields):
+            return read(record)
+    known = ", ".join(fields[0] for fields in _FORMATS if len(fields) == 1)
+    raise ValueError(f"{known}: none of these fields is there, but {', '.join(record) or 'none'}")
+
+
+def of_episode(record: Mapping[str, Any]) -> Conversation:
+    """Reads an episode of ours, whose replies are the policy's own texts. ValueError as from
+    `conversation_of`."""
+    try:
+        episode = EpisodeRecord.from_json(record)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"not an episode: {error!s:.200}") from None
+    if not episode.messages:
+        raise ValueError("messages: the episode has none, as its line would have been too long")
+    told = {"messages": list(episode.messages), "reward": episode.reward}
+    return dataclasses.replace(of_messages(told, as_written=True), item=episode.key)
+
+
+_FORMATS: Mapping[tuple[str, ...], Read] = {
+    ("world", "family", "item"): of_episode,
+    ("messages",): of_messages,
+    ("conversations",): of_sharegpt,
+}

@@ -1,0 +1,111 @@
+"""A run that begins with recorded conversations, and settings of it that cannot be honoured."""
+
+import pytest
+
+from ale_jax.config.recorded import RecordedData
+from ale_jax.monitor.evaluations import read_summary
+from ale_jax.monitor.events import read_events
+from ale_jax.monitor.metrics import read_metrics
+from tests.recorded.made import said, write
+from tests.system.configs import smoke_config
+from tests.system.whole_runs import SYNCHRONOUS, run_here
+
+DATA = RecordedData(name="made", files="made.jsonl")
+ARITHMETIC = [
+    "--config.worlds.train=({'world':'countdown','families':('countdown3',)},)",
+    "--config.worlds.held_out=()",
+    "--config.eval.held_out_tasks=0",
+]
+
+
+def talk(number):
+    task = {"role": "user", "content": f"Make {number} of 3 and 4."}
+    return {"messages": [task, said(f"3 + {number - 3}")], "reward": number % 2}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run's folder, whose warm start has two passes over 30 conversations, and what it said."""
+    folder = tmp_path_factory.mktemp("recorded")
+    write(folder / "odd.jsonl", *map(talk, range(60)))
+    write(folder / "all.jsonl", *map(talk, range(60, 90)))
+    data = (
+        "({'name': 'odd', 'files': 'odd.jsonl', 'min_reward': 1.0, 'ratio': 3},"
+        " {'name': 'all', 'files': 'all.jsonl'})"
+    )
+    said = run_here(
+        folder / "run",
+        "auto",
+        *(*ARITHMETIC, *SYNCHRONOUS, "--config.rl.steps=1", f"--config.worlds.folder={folder}"),
+        *(f"--config.warm_start.data={data}", "--config.warm_start.max_steps=50"),
+        *("--config.warm_start.epochs=2", "--config.warm_start.held_out_share=0.2"),
+        *("--config.warm_start.target_success=1.0", "--config.warm_start.rows_per_step=1"),
+        *("--config.warm_start.probe_every=2",),
+    )
+    return folder / "run", said
+
+
+@pytest.mark.heavy
+def test_it_ends_with_the_epochs_and_claims_no_success(run):
+    workdir, _ = run
+    lines = [
+        line for line in read_metrics(workdir / "metrics.jsonl").records if line["phase"] == "sft"
+    ]
+    losses = [line["held_out_loss"] for line in lines]
+    assert losses[-1] < losses[0]
+    assert all("probe_success" not in line for line in lines)
+    assert {"held_out_loss/odd", "held_out_loss/all"} <= lines[0].keys()
+    (ended,) = (
+        e for e in read_events(workdir / "events.jsonl").records if e.kind == "warm_start_ended"
+    )
+    assert ended.detail == f"epochs 2 are over after {lines[-1]['step']} updates"
+
+
+@pytest.mark.heavy
+def test_it_says_what_became_of_each_set(run):
+    workdir, said = run
+    told = [
+        e.detail for e in read_events(workdir / "events.jsonl").records if e.kind == "recorded_data"
+    ]
+    assert "odd: 60 conversations: " in told[0] and "30 dropped (30 below min_reward)" in told[0]
+    assert "all: 30 conversations: " in told[1] and ", 0 dropped; 30 replies" in told[1]
+    assert "recorded data: odd: 60 conversations" in said
+
+
+@pytest.mark.heavy
+def test_the_rest_of_the_run_is_as_any(run):
+    workdir, _ = run
+    summary = read_summary(workdir / "summary.json")
+    assert summary.rl_steps == 1 and summary.warm_start_steps > 2
+    assert (workdir / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": (DATA, DATA)}, "names 'made' twice"),
+        ({"data": (DATA,), "max_steps": 0}, "needs warm_start.max_steps above 0"),
+        ({"data": (), "epochs": 2}, "epochs 2 is about warm_start.data"),
+        ({"data": (), "held_out_share": 0.1}, "held_out_share 0.1 is about warm_start.data"),
+        ({"data": (DATA,), "patience": 1}, "patience 1 waits for the loss on what is held out"),
+        ({"data": (DATA,), "target_success": 0.3}, "target_success 0.3 is about oracles"),
+        ({"data": (DATA,), "noisy_share": 0.5}, "noisy_share 0.5 is about oracles"),
+    ],
+)
+def test_what_would_do_nothing_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        smoke_config(warm_start={"target_success": 1.0} | changes)
+
+
+def test_with_worlds_that_are_named_both_are_learned():
+    config = smoke_config()
+    domains = config.worlds.train
+    warm = {"data": (DATA,), "domains": domains, "target_success": 0.3}
+    assert smoke_config(warm_start=warm).demonstrated == domains
+    assert smoke_config(warm_start={"data": (DATA,), "target_success": 1.0}).demonstrated == ()
+
+
+@pytest.mark.parametrize("fields", [{"name": "a"}, {"files": "a"}])
+def test_data_without_a_name_or_files_is_refused(fields):
+    with pytest.raises(ValueError, match=r"data has no (name|files)"):
+        RecordedData(**fields)
