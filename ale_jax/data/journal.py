@@ -17,6 +17,7 @@ ones, or to an age outside of the bound. Therefore
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -148,7 +149,7 @@ class Recall:
         self, version: int, trajectories: Iterable[Trajectory], record: Callable[..., None]
     ):
         self._version, self._record = version, record
-        self._older_groups = 0  # taken, with a start before `version`
+        self._older_groups = collections.Counter[int]()  # taken, by domain: begun before `version`
         self._entries: dict[EpisodeKey, Trajectory] = {t.episode.key: t for t in trajectories}
 
     def take(self, requests: Sequence[RolloutRequest], gate: StalenessGate) -> list[Trajectory]:
@@ -169,9 +170,10 @@ class Recall:
             and not gate.too_old(trajectory.start_version)
         ]
         if any(trajectory.start_version < self._version for trajectory in known):
-            if self._older_groups == gate.headroom:
-                return []  # the other P permits are for groups that start now
-            self._older_groups += 1
+            domain = gate.quotas.domain(known[0].episode.key.group)
+            if self._older_groups[domain] == gate.headroom_of(domain):
+                return []  # a step's worth of permits is for groups that start now
+            self._older_groups[domain] += 1
         if known:
             group, of = known[0].episode.key.group, len(requests)
             detail = f"group {group}: {len(known)} of {of} episodes were played already"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from ale_jax.data.staleness import Admission, Drop, StalenessGate, age
 from ale_jax.records import Trajectory
 from ale_jax.status import STATUS_RULES
 
-# Of the groups that are admitted at one version, so many steps' worth may be replaced for want of a
-# signal. With the next step's worth, which is kept whatever it is, a step ends.
+# Of a domain's groups that are admitted at one version, so many steps' worth may be replaced for
+# want of a signal. With the next step's worth, which is kept whatever it is, a step ends.
 REPLACEABLE_STEPS = 2
 
 
@@ -79,11 +80,14 @@ class ReplayBuffer:
     It reports the end of each group to the gate, so that no permit is lost: a group without a valid
     member as failed, and a group that has become too old for its use as stale. Thread-safe.
 
-    dynamic: a group without a signal is dropped as equal, so that the next one takes its place
-        (dynamic sampling, DAPO, arXiv 2503.14476). Which groups may be dropped is decided by the
-        order of their admission, so that without staleness a step's groups do not depend on which
-        comes back first: those of the first 2 P that have a signal, and all that follow, until
-        there are P.
+    Each step has as many groups of every domain as `gate.per_batch` says, also if those of another
+    one come back first.
+
+    dynamic: a group without a signal is dropped as equal, so that the next one of its domain takes
+        its place (dynamic sampling, DAPO, arXiv 2503.14476). Which groups may be dropped is decided
+        by the order of their admission, so that without staleness a step's groups do not depend on
+        which comes back first: of each domain, those of the first two steps' worth that have a
+        signal, and all that follow, until there is one step's worth.
 
     A group is trained on `gate.max_uses` times, as long as it is fresh enough.
 
@@ -138,14 +142,18 @@ class ReplayBuffer:
             return
         admission = self._gate.complete(index)
         group = Group(index, members, admission)
-        if self._dynamic and not group.has_signal and self._is_replaceable(admission):
+        if self._dynamic and not group.has_signal and self._is_replaceable(index, admission):
             self._drop(index, Drop.EQUAL, members)
             return
         self._whole[index] = group
         self._uses[index] = 0
 
-    def _is_replaceable(self, admission: Admission) -> bool:
-        return admission.number < REPLACEABLE_STEPS * self._gate.groups_per_step
+    def _is_replaceable(self, index: int, admission: Admission) -> bool:
+        permits = self._gate.permits_of(self._domain(index), admission.version)
+        return admission.number < REPLACEABLE_STEPS * permits
+
+    def _domain(self, index: int) -> int:
+        return self._gate.quotas.domain(index)
 
     def drop_overdue(self, started: Mapping[int, int]) -> list[int]:
         """Drops the groups in flight that would be too old when they are complete, and returns
@@ -173,8 +181,8 @@ class ReplayBuffer:
         self._gate.drop(index, reason)
 
     def take(self, timeout: float = 0.0) -> list[Group]:
-        """Returns the groups of one step, ordered by index: the oldest ones that are fresh at the
-        gate's version.
+        """Returns the groups of one step, ordered by index: of each domain the oldest ones that are
+        fresh at the gate's version.
 
         Waits up to `timeout` seconds for them, with `waits` for those that would be too old later,
         and with `fill` for all groups that may be admitted; [] if they did not come. Call it when
@@ -199,14 +207,26 @@ class ReplayBuffer:
             # In a resumed run, members that were played before it are older than their admission.
             back = (t.start_version for t in members.values() if _is_valid(t))
             begun[index] = min([begun[index], *back])
-        oldest_first = enumerate(sorted(begun.values()), 1)
-        return any(self._gate.is_late(version, number) for number, version in oldest_first)
+        for domain, indices in self._by_domain(begun).items():
+            oldest_first = enumerate(sorted(begun[index] for index in indices), 1)
+            if any(self._gate.is_late(domain, version, n) for n, version in oldest_first):
+                return True
+        return False
 
     def _batch(self) -> list[int]:
         """Indices of the next step's groups, as many as are available; evicts stale groups."""
         self._evict_stale()
-        oldest_first = sorted(self._whole, key=lambda index: (self._begun(index), index))
-        return sorted(oldest_first[: self._gate.groups_per_step])
+        batch = []
+        for domain, indices in self._by_domain(self._whole).items():
+            oldest_first = sorted(indices, key=lambda index: (self._begun(index), index))
+            batch += oldest_first[: self._gate.per_batch(domain)]
+        return sorted(batch)
+
+    def _by_domain(self, indices: Iterable[int]) -> dict[int, list[int]]:
+        found = collections.defaultdict(list)
+        for index in indices:
+            found[self._domain(index)].append(index)
+        return found
 
     def _begun(self, index: int) -> int:
         group = self._whole[index]
@@ -235,8 +255,10 @@ class ReplayBuffer:
                 self._evict(index)
             elif age(gate.version, group.start_version) == gate.max_age:
                 oldest.append(index)
-        for index in sorted(oldest, key=self._uses.__getitem__)[gate.oldest_per_batch :]:
-            self._evict(index)  # for the next step it is too old in any case
+        for domain, indices in self._by_domain(oldest).items():
+            least_used = sorted(indices, key=self._uses.__getitem__)
+            for index in least_used[gate.oldest_per_batch(domain) :]:
+                self._evict(index)  # for the next step it is too old in any case
 
     def _evict(self, index: int) -> None:
         group = self._whole.pop(index)

@@ -10,7 +10,8 @@ is played and one when it is used (docs/staleness.md has the proofs):
    Proof: only `admit` raises the left side, under the lock and only below the bound; only `publish`
    changes the right side, upwards. Dropped groups leave the left side and return their permit.
    No deadlock: each version brings P new permits, and the groups that they admit are never stale
-   at that version. With reuse, uses are counted instead of groups.
+   at that version. With reuse, uses are counted instead of groups. Of several domains each has
+   permits of its own, as many as it has places among these, so that each step can have its ratios.
 2. Age. Permits alone cannot stop one slow group from coming back late. Therefore a group's age,
    counted from the version at its first sampled token, is checked again when the group is used.
    Either a step waits for the groups in flight that would be too old for the next one, so that
@@ -26,6 +27,8 @@ import dataclasses
 import enum
 import math
 import threading
+
+from ale_jax.data.quotas import ONE_DOMAIN, Quotas
 
 
 def age(now: int, start_version: int) -> int:
@@ -46,7 +49,7 @@ class Admission:
     """When a group was admitted.
 
     order: number of groups admitted before it, since the run was started or resumed. version: the
-    gate's. number: of groups admitted before it at that version, since then.
+    gate's. number: of groups of its domain admitted before it at that version, since then.
     """
 
     order: int
@@ -64,6 +67,7 @@ class StalenessGate:
 
     alpha: staleness in versions, rounded down to a multiple of 1/P. groups_per_step: P.
     version: of the weights being served; a resumed run has used P groups for each version.
+    quotas: the domains of the steps' places. A group takes a place of its own domain only.
 
     With steps of two groups and alpha 1/2, the rollouts may be one group ahead:
 
@@ -77,7 +81,14 @@ class StalenessGate:
         (5, 5, 5)
     """
 
-    def __init__(self, alpha: float, groups_per_step: int, version: int = 0, max_uses: int = 1):
+    def __init__(
+        self,
+        alpha: float,
+        groups_per_step: int,
+        version: int = 0,
+        max_uses: int = 1,
+        quotas: Quotas = ONE_DOMAIN,
+    ):
         if not (alpha >= 0 and math.isfinite(alpha)):
             raise ValueError(f"alpha {alpha} must be a finite number >= 0: 0 is synchronous")
         for name, value in (("groups_per_step", groups_per_step), ("max_uses", max_uses)):
@@ -85,10 +96,12 @@ class StalenessGate:
                 raise ValueError(f"{name} {value} must be at least 1")
         # The small term is for rounding: 0.57 * 100 is 56.99999999999999 in floating point.
         self.headroom = math.floor(alpha * groups_per_step + 1e-9)
-        self.groups_per_step, self.max_uses = groups_per_step, max_uses
+        self.groups_per_step, self.max_uses, self.quotas = groups_per_step, max_uses, quotas
         self._version = version
-        self._trained = self._used = version * groups_per_step  # groups; uses
-        self._admitted = self._admitted_before = 0  # before: this version
+        self._trained = version * groups_per_step
+        self._used = [quotas.before(domain, self._trained) for domain in quotas.domains]
+        self._admitted = 0
+        self._admitted_now = collections.Counter[int]()  # at this version, by domain
         self._in_flight: dict[int, Admission] = {}
         self._waiting: dict[int, Admission] = {}
         self._kept: dict[int, int] = {}  # group -> uses that are left
@@ -109,18 +122,31 @@ class StalenessGate:
         """The number of groups in flight, waiting and trained; with reuse, of their uses: those
         that were made, and those that may be."""
         with self._changed:
-            return self._accepted()
+            return sum(map(self._accepted, self.quotas.domains))
 
-    def _accepted(self) -> int:
-        unused = len(self._in_flight) + len(self._waiting)
-        return self.max_uses * unused + sum(self._kept.values()) + self._used
+    def _accepted(self, domain: int) -> int:
+        unused, kept = self._present(domain)
+        return self.max_uses * unused + sum(kept) + self._used[domain]
 
-    def _has_permit(self) -> bool:
-        if self._accepted() + self.max_uses <= self.capacity:
+    def _present(self, domain: int) -> tuple[int, list[int]]:
+        """Counts a domain's groups in flight and waiting; and the uses that are left of others."""
+        of = self.quotas.domain
+        unused = sum(of(group) == domain for group in (*self._in_flight, *self._waiting))
+        return unused, [left for group, left in self._kept.items() if of(group) == domain]
+
+    def _has_permit(self, domain: int) -> bool:
+        before = self.quotas.before
+        if self._accepted(domain) + self.max_uses <= before(domain, self.capacity):
             return True
-        # With reuse, the uses of a few groups may fill the bound. A step needs P different ones.
-        present = len(self._in_flight) + len(self._waiting) + len(self._kept)
-        return present + self._used < (self._version + 1) * self.groups_per_step
+        # With reuse, the uses of a few groups may fill the bound. A step needs different ones.
+        unused, kept = self._present(domain)
+        end = (self._version + 1) * self.groups_per_step
+        return unused + len(kept) + self._used[domain] < before(domain, end)
+
+    def _next_domain(self) -> int | None:
+        open_domains = filter(self._has_permit, self.quotas.domains)
+        first = lambda domain: self.quotas.place(domain, self._accepted(domain))  # noqa: E731
+        return min(open_domains, key=first, default=None)
 
     @property
     def max_age(self) -> int:
@@ -129,46 +155,71 @@ class StalenessGate:
         return -(-self.headroom // self.groups_per_step)
 
     @property
-    def oldest_per_batch(self) -> int:
-        """Groups of age `max_age` that one batch may hold, so that its mean age is <= alpha."""
+    def _oldest_per_batch(self) -> int:
         return self.headroom - (self.max_age - 1) * self.groups_per_step
+
+    def per_batch(self, domain: int) -> int:
+        """Returns how many groups of a domain the next step has."""
+        return self._places(domain, 0, self.groups_per_step)
+
+    def oldest_per_batch(self, domain: int) -> int:
+        """Returns how many of them may be of age `max_age`, so that the mean age of all is at most
+        alpha."""
+        return self._places(domain, 0, self._oldest_per_batch)
+
+    def headroom_of(self, domain: int) -> int:
+        """Returns how many groups of a domain may have been admitted ahead of this version."""
+        return self._places(domain, 0, self.headroom)
+
+    def permits_of(self, domain: int, version: int) -> int:
+        """Returns how many permits a version brought to a domain."""
+        first = version * self.groups_per_step + self.headroom
+        return self.quotas.between(domain, first, first + self.groups_per_step)
+
+    def _places(self, domain: int, first: int, end: int) -> int:
+        """Counts places of a domain, which are numbered from the next step's first one."""
+        start = self._version * self.groups_per_step
+        return self.quotas.between(domain, start + first, start + end)
 
     def too_old(self, start_version: int) -> bool:
         """Tells whether a group of this start is too old to be trained on."""
         return age(self._version, start_version) > self.max_age
 
-    def is_late(self, begun: int, number: int) -> bool:
+    def is_late(self, domain: int, begun: int, number: int) -> bool:
         """Tells whether a group in flight should be complete before the next step, because later
         ones may not have room for it in time.
 
         begun: version at which it was admitted, or an older one that sampled a token of it.
-        number: how many groups in flight are as old or older, with this one.
+        number: how many groups of its domain in flight are as old or older, with this one.
         """
         later = begun + self.max_age - self._version  # steps after the next that may still use it
-        room = (later - 1) * self.groups_per_step + self.oldest_per_batch if later > 0 else 0
-        return number > room
+        end = later * self.groups_per_step + self._oldest_per_batch
+        return number > self._places(domain, self.groups_per_step, end)
 
     def admit(self, group: int, timeout: float = 0.0) -> bool:
         """Takes a permit for `group`, waiting up to `timeout` seconds; False if none came."""
+        domain = self.quotas.domain(group)
         with self._changed:
             assert group not in self._in_flight.keys() | self._waiting, f"{group} is out already"
-            if not self._changed.wait_for(self._has_permit, timeout):
+            if not self._changed.wait_for(lambda: self._has_permit(domain), timeout):
                 return False
-            number = self._admitted - self._admitted_before
+            number = self._admitted_now[domain]
             self._in_flight[group] = Admission(self._admitted, self._version, number)
             self._admitted += 1
+            self._admitted_now[domain] += 1
             return True
 
-    def has_permit(self) -> bool:
-        """Tells whether `admit` would succeed at once."""
+    def next_domain(self) -> int | None:
+        """Returns the domain of which `admit` would take a group at once: of several, the one whose
+        free place comes first; None if there is no permit."""
         with self._changed:
-            return self._has_permit()
+            return self._next_domain()
 
     def is_played_out(self) -> bool:
         """Tells whether no permit is left and nothing is in flight, so that rollouts can run no
         further."""
         with self._changed:
-            return not (self._in_flight or self._has_permit())
+            return not self._in_flight and self._next_domain() is None
 
     def in_flight(self, group: int) -> bool:
         """Tells whether `group` is being played: from `admit` until all members are back."""
@@ -192,7 +243,7 @@ class StalenessGate:
         with self._changed:
             assert group in self._waiting or group in self._kept, f"group {group} is not waiting"
             self._trained += self._waiting.pop(group, None) is not None
-            self._used += 1
+            self._used[self.quotas.domain(group)] += 1
             if left := self._kept.pop(group, self.max_uses) - 1:
                 self._kept[group] = left
 
@@ -216,7 +267,8 @@ class StalenessGate:
         """Adds P permits. To be called when the rollouts sample from weights `version`."""
         with self._changed:
             assert version == self._version + 1, (version, self._version)
-            self._version, self._admitted_before = version, self._admitted
+            self._version = version
+            self._admitted_now.clear()
             self._changed.notify_all()
 
     def outstanding(self) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ale_jax.config.run import RunConfig
 from ale_jax.data.journal import Journal
+from ale_jax.data.quotas import Quotas
 from ale_jax.data.replay import DroppedGroup, Group, ReplayBuffer
 from ale_jax.data.staleness import Drop, StalenessGate, age
 from ale_jax.errors import RunFailed
@@ -45,7 +46,8 @@ class GroupFeed:
         self._scheduler, self._resampler, self._journal = scheduler, resampler, journal
         self._note_dropped = note_dropped
         self._dropped: deque[DroppedGroup] = deque()  # since the last report
-        self.gate = StalenessGate(rl.alpha, rl.groups_per_step, cursor.step, rl.max_uses)
+        quotas = Quotas(cursor.round)
+        self.gate = StalenessGate(rl.alpha, rl.groups_per_step, cursor.step, rl.max_uses, quotas)
         self._buffer = ReplayBuffer(
             self.gate,
             rl.group_size,
@@ -62,7 +64,7 @@ class GroupFeed:
         self._recalled = journal.recall(versions, cursor.is_open, config.train_sampling)
         training = Training(
             self.gate,
-            self._stream,
+            self._stream.take,
             resampler.assign,
             self._recall,
             self._deliver,
@@ -135,7 +137,7 @@ class GroupFeed:
         resampler = self._resampler
         with self._scheduler.no_admission():
             open_groups = (*self.gate.outstanding(), *self._stream.left_open)
-            next_group = self._stream.next_group
+            next_groups = self._stream.next_groups
             resampler.forget({*open_groups, *self._buffer.whole()})
             resampling = resampler.snapshot(open_groups)
         counts, size = self.gate.counts(), self._config.rl.group_size
@@ -146,7 +148,7 @@ class GroupFeed:
         after = dataclasses.replace(
             cursor.after(groups),
             groups=open_groups,
-            next_group=next_group,
+            next_groups=next_groups,
             **dropped,
         )
         return after, resampling

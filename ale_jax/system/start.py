@@ -155,7 +155,7 @@ def restore(setting: Setting, checkpoints: Checkpoints, step: int | None = None)
             f"{setting.path / EVALUATIONS_FILE} does not hold the evaluation of the warm start, "
             "which cannot be repeated: restore it, or give --overwrite to start a new run"
         )
-    cursor = Cursor(**host | {"groups": tuple(host["groups"])})
+    cursor = Cursor.restore(host)
     assert cursor.step == step, (cursor.step, step)
     return Start(tokenizer, trainer, cursor)
 
@@ -202,7 +202,7 @@ def begin_anew(setting: Setting, checkpoints: Checkpoints, logger: RunLogger) ->
         )
         _imitate(imitated, setting, trainer, logger)
     trainer.begin()
-    return Start(tokenizer, trainer, Cursor(), oracles)
+    return Start(tokenizer, trainer, Cursor.begin(config), oracles)
 
 
 def _imitate(imitated: Imitated, setting: Setting, trainer: Trainer, logger: RunLogger) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from ale_jax.config.run import RunConfig
+from ale_jax.data.quotas import Quotas
 from ale_jax.data.replay import Group
 from ale_jax.data.staleness import age
 from ale_jax.errors import RunFailed
@@ -62,14 +63,16 @@ class Cursor:
     step: number of updates, which is the version of the weights.
     groups: indices that were taken from the task stream and not trained on yet. They are played
         first, again if necessary.
-    next_group: the index at which the task stream continues.
+    next_groups: the indices from which the task stream continues, by domain.
+    round: as `Quotas`, of the stream.
     resampling: what `Resampler.snapshot` made, in a checkpoint; None before the first step, and in
         cursors that are not saved.
     """
 
     step: int = 0
     groups: tuple[int, ...] = ()
-    next_group: int = 0
+    next_groups: tuple[int, ...] = (0,)
+    round: tuple[int, ...] = (0,)
     episodes: int = 0
     policy_tokens: int = 0
     dropped_stale: int = 0
@@ -78,9 +81,23 @@ class Cursor:
     max_staleness: int = 0
     resampling: dict[str, Any] | None = None
 
+    @classmethod
+    def begin(cls, config: RunConfig) -> Cursor:
+        """Returns the position of a new run."""
+        ratios = [domain.ratio for domain in config.worlds.train]
+        quotas = Quotas.of_ratios(ratios, config.resampling.groups_per_task)
+        return cls(next_groups=tuple(0 for _ in quotas.domains), round=quotas.round)
+
+    @classmethod
+    def restore(cls, saved: Mapping[str, Any]) -> Cursor:
+        """Returns the position that was saved with a checkpoint."""
+        lists = {name: tuple(saved[name]) for name in ("groups", "next_groups", "round")}
+        return cls(**{**saved, **lists})
+
     def is_open(self, group: int) -> bool:
         """Returns whether a run that continues here still plays the group."""
-        return group in self.groups or group >= self.next_group
+        domain = Quotas(self.round).domain(group)
+        return group in self.groups or group >= self.next_groups[domain]
 
     def after(self, groups: Sequence[Group]) -> Cursor:
         """Returns the cursor after an update on `groups`, which increments the version of the
@@ -96,20 +113,28 @@ class Cursor:
         )
 
 
-class GroupStream(Iterator[int]):
-    """Indices of training groups: first those that are open in a checkpoint, then new ones."""
+class GroupStream:
+    """Indices of training groups: of each domain first those that are open in a checkpoint, then
+    new ones."""
 
     def __init__(self, cursor: Cursor):
-        self._open = deque(cursor.groups)
-        self._new = itertools.count(cursor.next_group)
-        self.next_group = cursor.next_group
+        self._open, self._next = list(cursor.groups), list(cursor.next_groups)
+        self._quotas = Quotas(cursor.round)
 
-    def __next__(self) -> int:
-        if self._open:
-            return self._open.popleft()
-        index = next(self._new)
-        self.next_group = index + 1
+    def take(self, domain: int) -> int:
+        """Returns the next group of a domain."""
+        for group in self._open:
+            if self._quotas.domain(group) == domain:
+                self._open.remove(group)
+                return group
+        index = self._quotas.first(domain, self._next[domain])
+        self._next[domain] = index + 1
         return index
+
+    @property
+    def next_groups(self) -> tuple[int, ...]:
+        """As `Cursor.next_groups`."""
+        return tuple(self._next)
 
     @property
     def left_open(self) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from ale_jax.config.run import RunConfig
 from ale_jax.config.worlds import Domain, EvalConfig
+from ale_jax.data.quotas import Quotas
 from ale_jax.records import EpisodeKey, Task
 from ale_jax.worlds.families import Families, open_families
 from ale_jax.worlds.items import EVAL, TRAIN
@@ -95,13 +96,18 @@ class Schedule:
     def train_task(self, number: int) -> Task:
         """Returns the training task `number`. Domains come up by their ratios, and the families of
         one in turn."""
-        domain, nth = _place(number, tuple(domain.ratio for domain in self.train))
+        domain = self._quotas.domain(number)
+        nth = self._quotas.before(domain, number)
         names = self.families.of(self.train[domain])
         if self.distinct:
             nth %= self.distinct * len(names)
         name = names[nth % len(names)]
         item = self.families[name].items.train(self.seed, nth, nth // len(names))
         return Task(name, item, TRAIN)
+
+    @functools.cached_property
+    def _quotas(self) -> Quotas:
+        return Quotas.of_ratios([domain.ratio for domain in self.train])
 
     def demonstrations(self, domain: Domain, count: int) -> list[Task]:
         """Returns the warm start's tasks: `count` of each family, from the training split."""
@@ -142,18 +148,3 @@ class Schedule:
             if last is None or nth < last:
                 tasks.append(Task(names[place], items.evaluation(draw, nth), EVAL))
         return [EpisodeKey(f"eval/{name}", i, 0, task) for i, task in enumerate(tasks)]
-
-
-def _place(number: int, ratios: tuple[int, ...]) -> tuple[int, int]:
-    """Returns the domain of group `number`, and how many of its groups come before. In each
-    sum(ratios) groups in a row every domain has its ratio, evenly spread."""
-    order = _order(ratios)
-    turn, place = divmod(number, len(order))
-    domain = order[place]
-    return domain, turn * ratios[domain] + order[:place].count(domain)
-
-
-@functools.lru_cache
-def _order(ratios: tuple[int, ...]) -> tuple[int, ...]:
-    places = [((k + 0.5) / ratio, i) for i, ratio in enumerate(ratios) for k in range(ratio)]
-    return tuple(i for _, i in sorted(places))

@@ -77,7 +77,7 @@ def _account(history: History, host: dict, kills: int, agrees: bool | None) -> A
     return Account(
         kills=kills,
         steps=len(history.steps),
-        groups_lost=len(history.lost(host["groups"], host["next_group"])),
+        groups_lost=len(history.lost(host["groups"], range(*host["next_groups"]))),
         groups_trained_twice=history.trained_twice(),
         oldest=history.oldest,
         kept=history.kept,

@@ -49,9 +49,9 @@ class History:
     def closed(self) -> set[int]:
         return {*self.trained, *self.dropped}
 
-    def lost(self, open_groups: Iterable[int], next_group: int) -> set[int]:
+    def lost(self, open_groups: Iterable[int], taken: Iterable[int]) -> set[int]:
         """Groups that were taken from the task stream, and are nowhere."""
-        return {*range(next_group)} - self.closed - {*open_groups}
+        return {*taken} - self.closed - {*open_groups}
 
     def trained_twice(self) -> int:
         return len(self.trained) - len({*self.trained})

@@ -50,7 +50,7 @@ def test_an_interruption_undoes_steps_and_drops_after_the_checkpoint():
     lines += [trained(4, 7), dropped(6), restored(2), trained(3, 3, oldest=2)]
     found = history.follow(lines, max_age=2)
     assert found.trained == [0, 1, 3] and found.dropped == {9: 1} and found.oldest == 2
-    assert found.lost(open_groups=[2, 5], next_group=6) == {4}
+    assert found.lost(open_groups=[2, 5], taken=range(6)) == {4}
     assert found.trained_twice() == 0
     found.steps[4] = [1, 7]
     assert found.trained_twice() == 1

@@ -3,6 +3,7 @@ from collections import Counter
 
 import pytest
 
+from ale_jax.data.quotas import ONE_DOMAIN
 from ale_jax.data.replay import ReplayBuffer
 from ale_jax.data.staleness import Drop, StalenessGate
 from ale_jax.status import Status
@@ -10,8 +11,8 @@ from tests.data.make_trajectories import make_trajectory
 from tests.rows import each_row
 
 
-def make(alpha=1.0, groups_per_step=2, group_size=2, max_uses=1, **kwargs):
-    gate = StalenessGate(alpha, groups_per_step, max_uses=max_uses)
+def make(alpha=1.0, groups_per_step=2, group_size=2, max_uses=1, quotas=ONE_DOMAIN, **kwargs):
+    gate = StalenessGate(alpha, groups_per_step, max_uses=max_uses, quotas=quotas)
     return gate, ReplayBuffer(gate, group_size, **kwargs)
 
 
@@ -247,7 +248,7 @@ def test_with_reuse_fewer_groups_are_played_and_none_in_vain(alpha, fill):
     for step in range(100):
         batch = []
         while not batch:
-            while gate.has_permit():
+            while gate.next_domain() is not None:
                 play(gate, buffer, admitted)
                 admitted += 1
             batch = buffer.take()

@@ -107,7 +107,7 @@ def test_versions_are_published_one_by_one():
 def test_age_limits(alpha, max_age, oldest):
     """Whole alpha: every group may be alpha old. Fractional: alpha P groups one version more."""
     gate = StalenessGate(alpha, groups_per_step=4, version=9)
-    assert (gate.max_age, gate.oldest_per_batch) == (max_age, oldest)
+    assert (gate.max_age, gate.oldest_per_batch(0)) == (max_age, oldest)
     assert not gate.too_old(9 - max_age)
     assert gate.too_old(9 - max_age - 1)
     assert age(9, 7) == 2

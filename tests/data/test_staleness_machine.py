@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from ale_jax.data.quotas import Quotas
 from ale_jax.data.replay import ReplayBuffer
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.status import STATUS_RULES, Status
@@ -22,15 +23,18 @@ class StalenessMachine(RuleBasedStateMachine):
         max_uses=st.integers(1, 3),
         fill=st.booleans(),
         waits=st.booleans(),
+        ratios=st.lists(st.integers(1, 4), min_size=1, max_size=3),
+        repeats=st.integers(1, 2),
     )
-    def begin(self, quarters, groups_per_step, max_uses, fill, waits):
+    def begin(self, quarters, groups_per_step, max_uses, fill, waits, ratios, repeats):
         self.alpha = Fraction(quarters, 4)
         self.groups_per_step = groups_per_step
         self.max_uses = max_uses
-        self.gate = StalenessGate(float(self.alpha), groups_per_step, max_uses=max_uses)
+        self.quotas = quotas = Quotas.of_ratios(ratios, repeats)
+        self.gate = StalenessGate(float(self.alpha), groups_per_step, 0, max_uses, quotas)
         self.fill, self.waits = fill, waits
         self.buffer = ReplayBuffer(self.gate, GROUP_SIZE, fill, waits=waits)
-        self.next_group = 0
+        self.next_groups = [quotas.first(domain, 0) for domain in quotas.domains]
         self.starts = {}  # (group, member) out there -> version at its first token, None before
         self.played = {}  # group -> [(start version, valid reward?)] of the members that are back
         self.uses = {}  # group -> times trained on
@@ -44,14 +48,20 @@ class StalenessMachine(RuleBasedStateMachine):
 
     @rule()
     def admit(self):
-        before, may = self.gate.accepted, self.gate.has_permit()
-        admitted = self.gate.admit(self.next_group)
-        assert admitted == may
-        assert admitted == (before < self.limit()) or self.max_uses > 1
-        if admitted:
-            self.starts |= {(self.next_group, m): None for m in range(GROUP_SIZE)}
-            self.played[self.next_group] = []
-            self.next_group += 1
+        before, domain = self.gate.accepted, self.gate.next_domain()
+        assert (domain is not None) == (before < self.limit()) or self.max_uses > 1
+        if domain is None:
+            assert not any(map(self.gate.admit, self.next_groups))
+        else:
+            group = self.admit_next(domain)
+            self.starts |= {(group, m): None for m in range(GROUP_SIZE)}
+
+    def admit_next(self, domain):
+        group = self.next_groups[domain]
+        assert self.gate.admit(group)
+        self.played[group] = []
+        self.next_groups[domain] = self.quotas.first(domain, group + 1)
+        return group
 
     @precondition(lambda self: self.starts)
     @rule(data=st.data())
@@ -76,13 +86,17 @@ class StalenessMachine(RuleBasedStateMachine):
 
     @rule()
     def train(self):
-        full = not (self.gate.has_permit() or self.in_flight())
+        full = self.gate.next_domain() is None and not self.in_flight()
         batch = self.buffer.take()
         if not batch:
             return
         assert full or not self.fill
         now, order = self.gate.version, [g.index for g in batch]
-        assert order == sorted(set(order)) and len(order) == self.groups_per_step
+        assert order == sorted(set(order))
+        first = now * self.groups_per_step
+        places = range(first, first + self.groups_per_step)
+        of = self.quotas.domain
+        assert sorted(map(of, order)) == sorted(map(of, places)), "as a synchronous step has them"
         ages = []
         for index in order:
             assert index not in self.in_flight()
@@ -145,25 +159,32 @@ class StalenessMachine(RuleBasedStateMachine):
         assert self.gate.version == version + 1
 
     def fill_permits(self):
-        while self.gate.admit(self.next_group):
-            self.played[self.next_group] = []
+        while (domain := self.gate.next_domain()) is not None:
+            group = self.admit_next(domain)
             for member in range(GROUP_SIZE):
-                self.starts[self.next_group, member] = None
-                self.finish((self.next_group, member), Status.FINISHED)
-            self.next_group += 1
+                self.starts[group, member] = None
+                self.finish((group, member), Status.FINISHED)
 
     @invariant()
     def accepted_is_bounded(self):
         if hasattr(self, "gate"):
-            # P different groups are needed, even if all can be used again.
-            needed = (self.gate.version + self.max_uses) * self.groups_per_step
-            assert self.gate.accepted <= max(self.limit(), needed)
+            limit, of = self.limit(), self.quotas.domain
+            if self.max_uses > 1:
+                # P different groups are needed, even if all can be used again.
+                rest = (self.max_uses - 1) * (self.groups_per_step + len(self.quotas.round))
+                limit = max(limit, (self.gate.version + 1) * self.groups_per_step) + rest
+                assert self.gate.accepted <= limit
+            else:
+                taken = [*self.gate.outstanding(), *self.uses]
+                for domain in self.quotas.domains:
+                    places = sum(of(place) == domain for place in range(limit))
+                    assert sum(of(group) == domain for group in taken) <= places
 
     @invariant()
     def no_group_is_lost_or_counted_twice(self):
         if hasattr(self, "gate"):
             counts = self.gate.counts()
-            assert sum(counts.values()) == self.next_group
+            assert sum(counts.values()) == len(self.played)
             assert counts["in_flight"] == len(self.in_flight())
             assert counts["trained"] == len(self.uses)
             dead = [

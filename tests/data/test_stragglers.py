@@ -1,9 +1,12 @@
-"""Slow groups, which a step waits for so that none is lost."""
+"""Slow groups, which a step waits for so that none is lost, and slow domains."""
 
+import collections
+import itertools
 import random
 import threading
 from dataclasses import dataclass
 
+from ale_jax.data.quotas import Quotas
 from ale_jax.data.replay import ReplayBuffer
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.status import Status
@@ -78,6 +81,43 @@ def test_in_no_life_is_a_group_lost_for_being_slow():
     assert sum(map(bool, stale[False])) > 40, "these lives would lose groups otherwise"
 
 
+def test_a_step_waits_for_the_domain_that_is_slow():
+    gate, buffer = make(alpha=1, groups_per_step=3, quotas=Quotas.of_ratios((2, 1)))
+    for group in (0, 2, 3, 5):
+        play(gate, buffer, group)
+    assert buffer.take() == [] and gate.next_domain() == 1
+    play(gate, buffer, 1)
+    assert indices(buffer.take()) == [0, 1, 2]
+    play(gate, buffer, 4)
+    gate.publish(1)
+    assert indices(buffer.take()) == [3, 4, 5]
+
+
+def test_of_a_domain_with_too_many_old_groups_some_are_dropped():
+    """alpha 1/2, of four places: at version 1 those of domain 0 may have two groups of version 0,
+    and none of domain 1."""
+    gate, buffer = make(alpha=0.5, groups_per_step=4, quotas=Quotas((0, 0, 1, 1)))
+    for group in (0, 1, 2, 3, 4, 5):
+        play(gate, buffer, group)
+    assert gate.next_domain() is None and indices(buffer.take()) == [0, 1, 2, 3]
+    gate.publish(1)
+    for group in (6, 7):
+        play(gate, buffer, group)
+    assert indices(buffer.take()) == [4, 5, 6, 7]
+
+
+def test_a_group_that_failed_is_replaced_by_one_of_its_domain():
+    gate, buffer = make(alpha=0, groups_per_step=3, quotas=Quotas.of_ratios((2, 1)))
+    play(gate, buffer, 0)
+    play(gate, buffer, 2)
+    gate.admit(1)
+    for member in range(2):
+        buffer.add(make_trajectory(1, member, status=Status.SANDBOX_LOST, reward=None))
+    assert gate.next_domain() == 1 and not gate.admit(3)
+    play(gate, buffer, 4)
+    assert indices(buffer.take()) == [0, 2, 4]
+
+
 @dataclass
 class _Flight:
     begun: int
@@ -85,19 +125,25 @@ class _Flight:
 
 
 class _Life:
-    """Groups of random lengths, until the learner has made VERSIONS steps."""
+    """Groups of random lengths until the learner has made VERSIONS steps. Some domains are slow."""
 
     def __init__(self, seed, waits):
         self._dice = dice = random.Random(seed)
-        self._slow = dice.random() / 2
         self._gate = StalenessGate(
             alpha=dice.randint(0, 16) / 4,
             groups_per_step=dice.randint(1, 4),
             max_uses=dice.choice([1, 1, 2, 3]),
+            quotas=Quotas.of_ratios(dice.choice([(1,), (5, 2, 1), (1, 3)]), dice.randint(1, 2)),
         )
+        quotas = self._gate.quotas
+        self._streams = [
+            filter(lambda group, own=domain: quotas.domain(group) == own, itertools.count())
+            for domain in quotas.domains
+        ]
+        self._slow = [dice.random() / 2 for _ in quotas.domains]
         dynamic = dice.random() < 0.3
         self._buffer = ReplayBuffer(self._gate, group_size=1, waits=waits, dynamic=dynamic)
-        self._flights, self._admitted = {}, 0
+        self._flights = {}
 
     def stale(self):
         """Returns how many groups were dropped as too old."""
@@ -109,12 +155,13 @@ class _Life:
         return self._gate.counts()["dropped_stale"]
 
     def _admit(self):
-        before = self._admitted
-        while self._gate.admit(self._admitted):
-            rounds = self._dice.randint(3, 60) if self._dice.random() < self._slow else 0
-            self._flights[self._admitted] = _Flight(self._gate.version, rounds)
-            self._admitted += 1
-        return self._admitted - before
+        before = len(self._flights)
+        while (domain := self._gate.next_domain()) is not None:
+            group = next(self._streams[domain])
+            assert self._gate.admit(group)
+            rounds = self._dice.randint(3, 60) if self._dice.random() < self._slow[domain] else 0
+            self._flights[group] = _Flight(self._gate.version, rounds)
+        return len(self._flights) - before
 
     def _land(self):
         landed = [group for group, flight in self._flights.items() if flight.rounds == 0]
@@ -131,6 +178,11 @@ class _Life:
     def _train(self):
         batch = self._buffer.take()
         if batch:
+            first, of = self._gate.version * self._gate.groups_per_step, self._gate.quotas.domain
+            places = range(first, first + self._gate.groups_per_step)
+            assert collections.Counter(map(of, places)) == collections.Counter(
+                of(group.index) for group in batch
+            )
             self._gate.publish(self._gate.version + 1)
             begun = {group: flight.begun for group, flight in self._flights.items()}
             for group in self._buffer.drop_overdue(begun):

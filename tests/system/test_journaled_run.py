@@ -70,7 +70,7 @@ class Lives:
             files.trainer = run.trainer
             if found := checkpoints.restore_latest(STATE):
                 _, _, host = found
-                cursor = Cursor(**host | {"groups": tuple(host["groups"])})
+                cursor = Cursor.restore(host)
             saver = Saver(checkpoints, journal, run.config, run.trainer, cursor, self._record)
             if not found:
                 saver.save(cursor, lambda: None)

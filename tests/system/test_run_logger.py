@@ -178,7 +178,7 @@ def test_a_resumed_run_takes_back_what_it_makes_again(tmp_path):
             logger.note_dropped(DroppedGroup(group, Drop.STALE, ()), task)
     write_evaluations(tmp_path, made)
     with RunLogger(tmp_path, 20) as logger:
-        logger.note_resumed(Cursor(step=20, groups=(7, 8), next_group=11), "rl.steps 30 -> 40")
+        logger.note_resumed(Cursor(step=20, groups=(7, 8), next_groups=(11,)), "rl.steps 30 -> 40")
     names = [e.name for e in read_evaluations(tmp_path / "evaluations.json")]
     assert names == ["warm_start", "step_20"]
     events = read_events(tmp_path / "events.jsonl").records

@@ -41,7 +41,7 @@ class SlowCheckpoints:
 
     def save(self, step, state, host):
         self._fails, self.failures = self.failures > 0, max(self.failures - 1, 0)
-        self._begun = Cursor(**host)
+        self._begun = Cursor.restore(host)
         self.looks.append(self.durable and self.look())
 
 
@@ -65,10 +65,10 @@ def test_the_journal_keeps_what_the_newest_durable_checkpoint_needs(tmp_path):
     config = smoke_config(checkpoint={"every": 1}, rl={"steps": 9})
     with Journal(folder, _ignore) as journal:
         saver = Saver(checkpoints, journal, config, trainer, Cursor(), _ignore)
-        for step, open_groups, next_group in ((0, (), 0), (1, (0, 1), 2), (2, (2,), 3), (3, (), 4)):
-            saver.save(Cursor(step, open_groups, next_group), lambda: None)
+        for step, groups, first in ((0, (), 0), (1, (0, 1), 2), (2, (2,), 3), (3, (), 4)):
+            saver.save(Cursor(step, groups, (first,)), lambda: None)
             journal.append(make_trajectory(step, 0))
-        saver.save(Cursor(4, (), 4), lambda: None)
+        saver.save(Cursor(4, (), (4,)), lambda: None)
     # In the save after step 2, that of step 1 is durable, and so on.
     assert checkpoints.looks == [None, [0], [0, 1], [2], []]
 
@@ -153,8 +153,8 @@ def test_what_the_checkpoint_before_needs_of_the_journal_survives_a_save_that_fa
     saver, checkpoints, _ = rig
     saver._journal.append(make_trajectory(0, 0))  # open at step 0, closed at step 20
     checkpoints.failures = 2
-    saver.save(Cursor(20, (), 1), lambda: None)
+    saver.save(Cursor(20, (), (1,)), lambda: None)
     with pytest.raises(OSError, match="full"):
-        saver.save(Cursor(21, (), 1), lambda: None)
+        saver.save(Cursor(21, (), (1,)), lambda: None)
     frames = saver._journal._folder.glob("*.frames")
     assert any(each.stat().st_size for each in frames)

@@ -48,10 +48,20 @@ def test_a_run_in_which_nothing_can_be_judged_ends_and_says_why():
 
 
 def test_groups_that_a_checkpoint_left_open_are_still_open_until_they_are_asked_for():
-    stream = GroupStream(Cursor(groups=(10, 11, 13), next_group=14))
-    assert (next(stream), stream.left_open, stream.next_group) == (10, (11, 13), 14)
-    assert [next(stream) for _ in range(3)] == [11, 13, 14]
-    assert (stream.left_open, stream.next_group) == ((), 15)
+    stream = GroupStream(Cursor(groups=(10, 11, 13), next_groups=(14,)))
+    assert (stream.take(0), stream.left_open, stream.next_groups) == (10, (11, 13), (14,))
+    assert [stream.take(0) for _ in range(3)] == [11, 13, 14]
+    assert (stream.left_open, stream.next_groups) == ((), (15,))
+
+
+def test_each_domain_has_a_stream_of_its_own():
+    """Domain 1 has the groups 1, 4, 7, ...; of domain 0, groups were replaced."""
+    cursor = Cursor(groups=(4, 6, 9), next_groups=(11, 5), round=(0, 1, 0))
+    assert [group for group in range(14) if cursor.is_open(group)] == [4, 6, 7, 9, 10, 11, 12, 13]
+    stream = GroupStream(cursor)
+    assert [stream.take(1) for _ in range(3)] == [4, 7, 10]
+    assert [stream.take(0) for _ in range(4)] == [6, 9, 11, 12]
+    assert stream.next_groups == (13, 11)
 
 
 class PlayedEpisodes:

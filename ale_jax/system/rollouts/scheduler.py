@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from ale_jax.config.engine import Sampling
 from ale_jax.data.staleness import StalenessGate
@@ -17,15 +17,15 @@ from ale_jax.system.rollouts.workers import RolloutWorkers
 class Training:
     """What the scheduler needs to play training groups. All functions are called by its thread.
 
-    groups: indices of the groups to play, in order. assign: returns a group's attempts; called when
-    the group is admitted. recall: returns the results of those attempts that were played before the
-    run was interrupted. deliver: receives each finished trajectory. drop_overdue: given the oldest
-    start version of the episodes in progress of each group, drops the groups that have become too
-    old, and returns them.
+    next_group: takes the next group of a domain, and returns its index. assign: returns a group's
+    attempts; called when the group is admitted. recall: returns the results of those attempts that
+    were played before the run was interrupted. deliver: receives each finished trajectory.
+    drop_overdue: given the oldest start version of the episodes in progress of each group, drops
+    the groups that have become too old, and returns them.
     """
 
     gate: StalenessGate
-    groups: Iterator[int]
+    next_group: Callable[[int], int]
     assign: Callable[[int], list[RolloutRequest]]
     recall: Callable[[Sequence[RolloutRequest]], list[Trajectory]]
     deliver: Callable[[Trajectory], None]
@@ -161,11 +161,9 @@ class RolloutScheduler:
         """Queues the next training group if there is one and the gate admits it. Those of its
         attempts that were played already are returned instead."""
         training = self._training
-        if training is None or not training.gate.has_permit():
+        if training is None or (domain := training.gate.next_domain()) is None:
             return []
-        group = next(training.groups, None)
-        if group is None:
-            return []
+        group = training.next_group(domain)
         admitted = training.gate.admit(group)
         assert admitted, "only this thread takes permits"
         requests = training.assign(group)

@@ -1,6 +1,7 @@
 """The rollout loop against rollout workers whose episodes end in the order that a test decides."""
 
 import dataclasses
+import itertools
 import queue
 import threading
 from types import SimpleNamespace
@@ -81,6 +82,11 @@ def _evaluation(count):
     return [EpisodeKey("eval/final", i, 0, Task("trail", 1000 + i, "eval")) for i in range(count)]
 
 
+def _counting():
+    indices = itertools.count()
+    return lambda domain: next(indices)
+
+
 @pytest.fixture
 def rig():
     workers = HandWorkers()
@@ -88,7 +94,7 @@ def rig():
     buffer = ReplayBuffer(gate, GROUP_SIZE)
     training = Training(
         gate,
-        iter(range(100)),
+        _counting(),
         _assign,
         lambda requests: [],
         buffer.add,
