@@ -21,6 +21,7 @@ from tests.rows import each_row
 
 FOLDER = Path(configs.__file__).parent
 NAMES = sorted(p.stem for p in FOLDER.glob("*.py") if "def get_config" in p.read_text())
+BRIDGES = sorted(p.stem for p in FOLDER.glob("bridges/[a-z]*.py"))
 EXPERIMENTS = sorted(f"experiments.{p.stem}" for p in FOLDER.glob("experiments/[a-z]*.py"))
 PLANNED = [name for name in NAMES if not name.startswith(("quickstart", "smoke"))]
 
@@ -48,7 +49,7 @@ def _built_on(module):
     return near.union(*map(_built_on, near))
 
 
-@each_row("name", NAMES + EXPERIMENTS)
+@each_row("name", NAMES + EXPERIMENTS + [f"bridges.{name}" for name in BRIDGES])
 def test_what_a_config_sets_is_on_one_screen_and_in_at_most_one_other_file(name):
     module = importlib.import_module(f"ale_jax.configs.{name}")
     assert len(inspect.getsourcelines(module.get_config)[0]) <= SCREEN

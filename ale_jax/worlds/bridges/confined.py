@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 SCRATCH = "/dev/shm"
+WRITTEN_TO = ("TMPDIR", "MPLCONFIGDIR")  # matplotlib complains of a home that it cannot write to
 
 
 def started(
@@ -39,7 +40,7 @@ def started(
         stdout=subprocess.PIPE,
         stderr=stderr,
         bufsize=0,
-        env={**env, "TMPDIR": SCRATCH},
+        env={**env, **dict.fromkeys(WRITTEN_TO, SCRATCH)},
         start_new_session=True,  # a Ctrl-C at the terminal must not reach it
     )
 
