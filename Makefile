@@ -58,7 +58,7 @@ quickstart: install sandbox  ## train, evaluate and write the report, in RUN=run
 	$(VENV)/bin/python -m ale_jax.launch --config=configs/quickstart.py --workdir="$(RUN)"
 
 check: lint types  ## style, types, rules of the tree and the quick tests: before every commit
-	$(PYTEST) -m "not slow and (tree or not heavy)"
+	$(PYTEST) -m "not slow and not heavy"
 
 test: install-test rock  ## all tests but the slow ones; with root or sudo, install what they need first
 	launch/for_tests.sh $(PYTEST) -m "not slow"

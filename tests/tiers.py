@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-MARKS = ("heavy", "slow", "tree")
+MARKS = ("heavy", "slow")
 RUNTIME_FIXTURES = {"runtime", "pytest_runtime", "each_runtime", "runtime_name", "sandbox"}
 RUNTIME_FIXTURES |= {"ray", "cluster"}
 # What Python reports when it starts a process (see "Audit events" in its documentation).
