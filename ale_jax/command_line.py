@@ -103,6 +103,12 @@ FLAGS = {
         "NAME",
         "greedy, or paper (temperature 0.7, top-p 0.8, top-k 20); the config's eval_sampling",
     ),
+    "prices": Flag(
+        flags.DEFINE_string,
+        "",
+        "IN,OUT",
+        "of a million tokens that the policy reads, and of a million that it writes",
+    ),
     "dry-run": Flag(flags.DEFINE_bool, False, "", "print what would be played, and play nothing"),
     "world": Flag(
         flags.DEFINE_string,
@@ -168,7 +174,7 @@ COMMANDS = {
         "into --out, and print what they tell; the same line goes on, and plays nothing twice",
         (
             *("config", "workdir", "out", "policy", "samples", "limit", "split", "sampling"),
-            *("workers", "dry-run", "json"),
+            *("workers", "prices", "dry-run", "json"),
         ),
     ),
     "compare": Command(

@@ -99,8 +99,8 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
 def _eval(options: flags.FlagValues, overrides: Sequence[str]) -> int:
     from ale_jax.system.eval_command import Options, run_eval
 
-    names = ("out", "policy", "workdir", "samples", "limit", "split", "sampling", "workers", "json")
-    given: dict[str, Any] = {name: options[name].value for name in names}
+    names = ("out", "policy", "workdir", "samples", "limit", "split", "sampling", "workers")
+    given: dict[str, Any] = {name: options[name].value for name in (*names, "prices", "json")}
     given["dry_run"] = options["dry-run"].value
     run_eval(read_config(options.config, overrides), Options(**given))
     return 0

@@ -15,7 +15,8 @@ from ale_jax.worlds.tools import Offer
 
 
 class ChatPolicy:
-    """One conversation. tokens: that the policy wrote, as the endpoint counts them."""
+    """One conversation. tokens: that the policy wrote, as the endpoint counts them. prompt_tokens:
+    that it was sent, over all calls; None if the endpoint does not count them."""
 
     def __init__(
         self,
@@ -28,6 +29,7 @@ class ChatPolicy:
         """client: may be shared. offer: the tools of the task; what it raises, the first reply
         raises."""
         self.tokens = self._context = 0
+        self.prompt_tokens: int | None = 0
         self._client, self._endpoint = client, endpoint
         self._limits, self._offer = limits, offer
         self._told: list[Mapping[str, Any]] = []
@@ -62,6 +64,10 @@ class ChatPolicy:
         if longest and said.context is None:
             raise PolicyError(f"{self._endpoint.url} does not tell usage.total_tokens")
         self.tokens, self._context = self.tokens + said.tokens, said.context or 0
+        if said.context is None or self.prompt_tokens is None:
+            self.prompt_tokens = None
+        else:
+            self.prompt_tokens += said.context - said.tokens
         self._told.append(said.message)
         self._open_calls = [call["id"] for call in said.message.get("tool_calls", ())]
         return Reply(said.text, "length" if said.is_cut else "stop")

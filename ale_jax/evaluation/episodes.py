@@ -26,6 +26,7 @@ class EpisodeRecord:
     reached the world's `solved_at`. truncated: a limit ended the episode, and not the policy.
     metadata: columns of the item, by which results are grouped. messages: the conversation, with
     role and content; may be empty. world_digest: of the world's code and data; "" if unknown.
+    prompt_tokens: that the policy was sent, over all its calls; None if nobody counted them.
 
     TypeError or ValueError, which names the field, if a value makes no sense.
     """
@@ -46,6 +47,7 @@ class EpisodeRecord:
     messages: Sequence[Mapping[str, Any]]
     world_digest: str = ""
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    prompt_tokens: int | None = None
 
     def __post_init__(self) -> None:
         for name, is_valid in _VALID.items():
@@ -119,6 +121,7 @@ _VALID: Mapping[str, Callable[[Any], bool]] = {
     ),
     "messages": _are_messages,
     "world_digest": _is_text,
+    "prompt_tokens": lambda value: value is None or _is_count(value),
 }
 
 

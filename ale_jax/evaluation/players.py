@@ -70,7 +70,8 @@ class EndpointPlayer:
                 f"the policy does not answer ({episode.detail:.300}): the same command goes on "
                 "once it does"
             )
-        return record_of(plan.families, episode, chat.tokens, policy.messages)
+        told = record_of(plan.families, episode, chat.tokens, policy.messages)
+        return dataclasses.replace(told, prompt_tokens=chat.prompt_tokens)
 
 
 def record_of(

@@ -7,17 +7,21 @@ import dataclasses
 import functools
 import json
 import os
+import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ale_jax.config.engine import Sampling
 from ale_jax.config.run import RunConfig
-from ale_jax.evaluation.episodes import EpisodeWriter, read_result
+from ale_jax.evaluation.cost import Cost, Prices
+from ale_jax.evaluation.episodes import EpisodeRecord, EpisodeWriter, read_result
 from ale_jax.evaluation.plan import SAMPLINGS, Plan, claim, described, finished
 from ale_jax.evaluation.players import Deliver, EndpointPlayer
 from ale_jax.evaluation.statistics import breakdown, summarize
 from ale_jax.evaluation.tables import show_one
+from ale_jax.monitor.progress import Progress, make_progress
 from ale_jax.records import EpisodeKey
 from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.system.checks import checked_config
@@ -48,6 +52,7 @@ class Options:
     workers: int = 8
     dry_run: bool = False
     json: bool = False
+    prices: str = ""
 
 
 def run_eval(values: Mapping[str, Any], options: Options) -> None:
@@ -59,6 +64,7 @@ def run_eval(values: Mapping[str, Any], options: Options) -> None:
     """
     config = checked_config(values)
     families = open_families(config.domains, config.worlds.folder)
+    prices = Prices.read(options.prices) if options.prices else None
     plan = Plan(families, options.samples, options.limit, require_split(options.split))
     if not options.out:
         raise ValueError("--out is missing: name a folder for the evaluation, e.g. evals/first")
@@ -69,9 +75,32 @@ def run_eval(values: Mapping[str, Any], options: Options) -> None:
     sampling = _sampling(config, options.sampling)
     with _player(config, options, sampling) as (name, play):
         claim(folder, described([family.name for family in families], name, sampling))
-        with EpisodeWriter(folder) as writer:
-            play(plan, keys, writer.write)
-    _tell(folder, options.json)
+        with EpisodeWriter(folder) as writer, make_progress(sys.stderr) as progress:
+            known = len(plan.episodes()) - len(keys)
+            progress.phase("evaluation", known + len(keys), known, "episodes")
+            play(plan, keys, _Shown(writer.write, progress, known))
+    _tell(folder, options.json, prices)
+
+
+class _Shown:
+    """Writes episodes down and shows how far they are: their success, and tokens each second."""
+
+    def __init__(self, write: Deliver, progress: Progress, known: int):
+        self._write, self._progress, self._known = write, progress, known
+        self._began = time.monotonic()
+        self._played = self._judged = self._solved = self._tokens = 0
+
+    def __call__(self, episode: EpisodeRecord) -> None:
+        self._write(episode)
+        self._played += 1
+        self._judged += episode.judged
+        self._solved += episode.solved
+        self._tokens += episode.policy_tokens
+        self._progress.update(
+            self._known + self._played,
+            success=self._solved / self._judged if self._judged else None,
+            tokens_per_second=self._tokens / (time.monotonic() - self._began),
+        )
 
 
 def _sampling(config: RunConfig, name: str) -> Sampling:
@@ -90,17 +119,22 @@ def _dry(plan: Plan, left: Sequence[EpisodeKey]) -> Iterator[str]:
         yield f"  {family.domain.world} {family.name}: {len(its)} episodes of {items} items"
 
 
-def _tell(folder: Path, as_json: bool) -> None:
+def _tell(folder: Path, as_json: bool, prices: Prices | None) -> None:
     result = read_result(folder)
+    cost = Cost.of(result.episodes, prices)
+    if prices and cost.prompt_tokens is None:
+        print("--prices: not all episodes have prompt_tokens, so nobody knows", file=sys.stderr)
     if as_json:
         groups = {
             column: {value: dataclasses.asdict(summary) for value, summary in its.items()}
             for column, its in breakdown(result.episodes).items()
         }
         whole = dataclasses.asdict(summarize(result.episodes))
-        print(json.dumps({"name": result.name, "all": whole, "by": groups}, allow_nan=False))
+        told = {"name": result.name, "all": whole, "by": groups, "cost": dataclasses.asdict(cost)}
+        print(json.dumps(told, allow_nan=False))
     else:
         show_one(result)
+        print(cost)
 
 
 @contextlib.contextmanager

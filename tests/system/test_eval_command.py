@@ -43,13 +43,14 @@ def test_an_endpoint_is_evaluated_and_what_is_played_is_not_played_again(tmp_pat
         policy = f"--policy={url}#any"
         code, told, err = evaluate(capsys, out, policy, "--limit=4", "--samples=2", "--json")
         assert (code, len(asked)) == (0, 8), err
+        assert "evaluation 8/8  success 75%" in err.splitlines()[-1]
         whole = json.loads(told)["all"]
         assert (whole["items"], whole["samples"], whole["solved"]) == (4, 2, 6)
         assert whole["pass_at_k"]["1"]["value"] == 0.75
         code, told, _ = evaluate(capsys, out, policy, "--limit=8", "--samples=2", "--dry-run")
         assert "16 episodes, of which 8 are finished" in told and len(asked) == 8
-        evaluate(capsys, out, policy, "--limit=8", "--samples=2")
-        assert len(asked) == 16
+        _, _, err = evaluate(capsys, out, policy, "--limit=8", "--samples=2")
+        assert len(asked) == 16 and "evaluation 16/16  success 0%" in err
         evaluate(capsys, out, policy, "--limit=8", "--samples=2")
         assert len(asked) == 16
     episodes = read_result(tmp_path / "a", messages=True).episodes
@@ -71,7 +72,9 @@ def test_a_policy_that_falls_silent_loses_nothing_that_was_played(tmp_path, caps
     with endpoint(dies) as (url, asked):
         where = (f"--policy={url}#any", "--limit=8", "--workers=1", "--config.rollout.retries=0")
         code, _, err = evaluate(capsys, out, *where)
-        assert code == 2 and "the policy does not answer" in err and err.count("\n") == 1
+        *shown, error = err.splitlines()
+        assert code == 2 and "the policy does not answer" in error
+        assert shown[0].endswith("evaluation: 8 episodes") and "evaluation 3/8" in shown[-1]
         assert len(read_result(tmp_path / "a").episodes) == 3
     # On the same port nobody answers now, so the same policy is another one.
     with endpoint(knows(8)) as (url, asked):
@@ -79,9 +82,26 @@ def test_a_policy_that_falls_silent_loses_nothing_that_was_played(tmp_path, caps
         assert code == 2 and "holds episodes with policy" in err and not asked
 
 
+def test_what_an_evaluation_costs_is_told(tmp_path, capsys):
+    usage = {"completion_tokens": 1000, "total_tokens": 6000}
+    message = {"message": {"role": "assistant", "content": "1"}, "finish_reason": "stop"}
+    line = (f"--out={tmp_path}/a", "--limit=4", "--prices=0.5,2", "--json")
+    with endpoint(lambda body: (200, {"choices": [message], "usage": usage})) as (url, _):
+        _, told, err = evaluate(capsys, *line, f"--policy={url}#any")
+    cost = {"prompt_tokens": 20_000, "policy_tokens": 4000, "money": 0.018}
+    assert json.loads(told)["cost"] == pytest.approx(cost) and "--prices" not in err
+    with endpoint(knows(0)) as (url, _):
+        where = (f"--out={tmp_path}/b", *line[1:])
+        _, told, err = evaluate(capsys, *where, f"--policy={url}#any")
+    cost = {"prompt_tokens": None, "policy_tokens": 8, "money": None}
+    assert json.loads(told)["cost"] == cost and "--prices: not all episodes" in err
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
+        (("--out=x", "--prices=1"), "--prices='1' must be IN,OUT"),
+        (("--out=x", "--prices=1,-2"), "--prices='1,-2' must be IN,OUT"),
         ((), "--out is missing"),
         (("--out=x", "--policy=best"), "must be newest, step:N, hf:DIR or http://HOST/v1#MODEL"),
         (("--out=x",), "name its folder with --workdir"),
