@@ -78,6 +78,7 @@ ALSO_ALLOWED = {
     ("gateway", "engine"): "the custody of tokens asks the engine for them",
     ("rollout", "agent"): "an episode is the agent's loop around a policy",
     ("rollout", "gateway"): "an episode's policy is behind the gateway",
+    ("worlds", "agent"): "a bridge's tasks are acted in by the agent's tools",
     ("envs", "agent"): "a world is acted in by the agent's tools, and has oracles",
 }
 

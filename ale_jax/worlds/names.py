@@ -14,7 +14,8 @@ OURS: Mapping[str, str] = {
     "shell": "ale_jax.envs.shell.env:Shell",
     "corridor": "ale_jax.envs.corridor.env:Corridors",
     "countdown": "ale_jax.envs.countdown.env:Countdown",
-    "terminal_bench": "ale_jax.envs.terminal_bench.env:TerminalBench",
+    "harbor": "ale_jax.worlds.bridges.harbor.world:Harbor",
+    "terminal_bench": "ale_jax.worlds.bridges.harbor.world:Harbor",  # the same reader
     "reasoning_gym": "ale_jax.worlds.bridges.reasoning_gym:ReasoningGym",
     "gem": "ale_jax.worlds.bridges.games:Gem",
     "textarena": "ale_jax.worlds.bridges.games:TextArena",

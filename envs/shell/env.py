@@ -7,7 +7,7 @@ from ale_jax.envs.shell.families import FAMILIES, generate
 from ale_jax.envs.shell.noisy_oracle import noisy
 from ale_jax.envs.shell.task import Goal, ShellTask
 from ale_jax.envs.shell.verifier import verify
-from ale_jax.envs.tool_steps import has_failed, observation, play
+from ale_jax.agent.tool_steps import has_failed, observation, play
 from ale_jax.sandbox import api
 from ale_jax.sandbox.api import Sandbox, SandboxError, SandboxLost, SavedState
 from ale_jax.sandbox.spec import SandboxSpec

@@ -33,7 +33,7 @@ _NETWORK_SOURCE = re.compile(r"://|\bgit@|\$")
 def base_images(text: str) -> tuple[str, ...]:
     """Returns the images that a Dockerfile needs, without its own stages. ValueError if unclear."""
     stages, bases = {"scratch"}, dict[str, None]()
-    for keyword, rest in _instructions(text):
+    for keyword, rest in instructions(text):
         if keyword == "FROM":
             if not (found := _STAGE.fullmatch(rest)):
                 raise ValueError(f"cannot read the line 'FROM {rest}'")
@@ -55,13 +55,14 @@ def network_sources(text: str) -> tuple[str, ...]:
     """Returns the ADD instructions whose source is, or may be, remote: the daemon fetches it."""
     return tuple(
         f"{keyword} {rest}"
-        for keyword, rest in _instructions(text)
+        for keyword, rest in instructions(text)
         if keyword == "ADD" and _NETWORK_SOURCE.search(rest)
     )
 
 
-def _instructions(text: str) -> Iterator[tuple[str, str]]:
-    """Yields (keyword in capitals, rest on one line), without comments and empty lines."""
+def instructions(text: str) -> Iterator[tuple[str, str]]:
+    """Yields (keyword in capitals, rest on one line) of a Dockerfile, without comments and empty
+    lines. ValueError if it has another escape character than the backslash."""
     if (found := _ESCAPE.match(text.lstrip())) and found[1] != "\\":
         raise ValueError(f"the directive escape={found[1]} is not supported; use the backslash")
     logical = ""

@@ -140,12 +140,16 @@ class Verdict:
     @property
     def reward(self) -> float:
         """The reward named "reward", or the only one. VerifierFailed if there is neither."""
-        if REWARD in self.rewards:
-            return self.rewards[REWARD]
-        if len(self.rewards) > 1:
-            names = ", ".join(self.rewards)
-            raise VerifierFailed(f"none of the rewards {names:.200} is named 'reward': rename one")
-        return next(iter(self.rewards.values()))
+        return _the_reward(self.rewards)
+
+
+def _the_reward(rewards: Mapping[str, float]) -> float:
+    if REWARD in rewards:
+        return rewards[REWARD]
+    if len(rewards) > 1:
+        names = ", ".join(rewards)
+        raise VerifierFailed(f"none of the rewards {names:.200} is named 'reward': rename one")
+    return next(iter(rewards.values()))
 
 
 def verify(sandbox: JudgedSandbox, verifier: Verifier) -> Verdict:
@@ -324,13 +328,24 @@ def has_pytest(sandbox: JudgedSandbox) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Judgement:
-    """reward: 0 without a verdict. no_verdict: why there was none; empty if there was one."""
+    """rewards: by name; none without a verdict. no_verdict: why there was none; empty if there was
+    one."""
 
-    reward: float
+    rewards: Mapping[str, float]
     no_verdict: str = ""
 
+    @property
+    def reward(self) -> float:
+        """As `Verdict.reward`; 0 without a verdict."""
+        return 0.0 if self.no_verdict else _the_reward(self.rewards)
 
-def judge(sandbox: JudgedSandbox, verifier: Verifier, restore: Callable[[], None]) -> Judgement:
+
+def judge(
+    sandbox: JudgedSandbox,
+    verifier: Verifier,
+    restore: Callable[[], None],
+    by_name: bool = False,
+) -> Judgement:
     """Judges what the agent left behind. If there is no verdict, runs the same verifier on the
     untouched task, as a control. If the control has a verdict, the agent's work is the cause.
 
@@ -338,20 +353,28 @@ def judge(sandbox: JudgedSandbox, verifier: Verifier, restore: Callable[[], None
     what it left behind could spoil the control, or the reset before it. Its outcome is not kept,
     because it says only what the host could do at that time.
 
-    restore: resets the sandbox and prepares the initial state of the task.
+    restore: resets the sandbox and prepares the initial state of the task. by_name: several rewards
+    are a verdict even if none of them is "reward".
 
     Raises:
       VerifierFailed: the control has no verdict either.
       SandboxError: the sandbox failed.
     """
     try:
-        return Judgement(verify(sandbox, verifier).reward)
+        return Judgement(_verdict(sandbox, verifier, by_name))
     except VerifierFailed as error:
         missing = error
     sandbox.renew()
     restore()
     try:
-        verify(sandbox, verifier).reward  # noqa: B018, raises if the report has no reward
+        _verdict(sandbox, verifier, by_name)
     except VerifierFailed as error:
         raise VerifierFailed(f"{missing} (and none of the untouched task: {error})") from missing
-    return Judgement(0.0, str(missing))
+    return Judgement({}, str(missing))
+
+
+def _verdict(sandbox: JudgedSandbox, verifier: Verifier, by_name: bool) -> Mapping[str, float]:
+    verdict = verify(sandbox, verifier)
+    if not by_name:
+        verdict.reward  # noqa: B018, raises if the report has no reward
+    return verdict.rewards

@@ -8,11 +8,14 @@ from ale_jax.agent.tools import bash, finish, render_tool_call
 from ale_jax.config.agent import AgentLimits
 from ale_jax.config.worlds import Domain
 from ale_jax.envs.shell.families import generate
-from ale_jax.envs.terminal_bench.env import APP, WRITABLE, TerminalBench
-from ale_jax.envs.terminal_bench.task import TerminalBenchTask
 from ale_jax.records import Episode, EpisodeKey, Task
 from ale_jax.sandbox.blocking import BlockingSandbox
 from ale_jax.sandbox.verify.verifier import REMEDY, has_pytest
+from ale_jax.worlds.bridges.harbor.dockerfile import Layout
+from ale_jax.worlds.bridges.harbor.records import REPORT, Check, HarborTask, Phase, Place
+from ale_jax.worlds.bridges.harbor.records import TESTS as TESTS_FOLDER
+from ale_jax.worlds.bridges.harbor.trees import Leaf
+from ale_jax.worlds.bridges.harbor.world import Harbor
 from ale_jax.worlds.checked import CheckedWorld
 from ale_jax.worlds.families import open_families
 from ale_jax.worlds.gym import AsGem
@@ -20,6 +23,7 @@ from ale_jax.worlds.items import Item
 from benchmarks.sandbox.attacks.attack import Arena, Attack, evidence, require
 
 REWARD = "reward"
+APP = "/app"
 SEED = 1
 SEEDS = """
 for d in /logs/verifier /tmp/logs/verifier ~/logs/verifier; do
@@ -117,12 +121,10 @@ WORK = {
 
 def _tested(box: BlockingSandbox, work: str, seconds: float) -> Episode:
     """An episode whose agent leaves `work` in /app/work.py for the tests."""
-    about = {"name": "double", "instruction": "", "solution": b"", "agent_seconds": seconds}
-    tests = {"tests": {"test_work.py": TESTS}, "test_file": "test_work.py"}
-    task = TerminalBenchTask(**about, **tests, test_seconds=seconds)
-    world = CheckedWorld(
-        TerminalBench("tasks"), Item("tasks", "double", "train", {"task": task}), box
-    )
+    check = Check({"test_work.py": Leaf(TESTS)}, APP, seconds, pytest="test_work.py")
+    task = HarborTask("double", Place(Layout(APP)), (Phase("", "", check),))
+    item = Item("tasks", "double", "train", {"task": task})
+    world = CheckedWorld(Harbor("tasks"), item, box)
     calls = (bash(f"cat > {APP}/work.py << 'WORK'\n{work}\nWORK"), finish())
     key = EpisodeKey("attack", 0, 0, Task("double", 0, "train"))
     policy = ScriptedPolicy([render_tool_call(call) for call in calls])
@@ -131,7 +133,7 @@ def _tested(box: BlockingSandbox, work: str, seconds: float) -> Episode:
 
 def _untested(name: str, work: str) -> Attack:
     def play(arena: Arena) -> str:
-        with arena.another(user="root", writable=WRITABLE) as box:
+        with arena.another(user="root", writable=(APP, TESTS_FOLDER, REPORT)) as box:
             require(has_pytest(box), f"could not be tried: {REMEDY}")
             paid = _tested(box, RIGHT, JUDGE_S).reward
             require(paid == 1.0, f"could not be tried: right work is paid {paid}")

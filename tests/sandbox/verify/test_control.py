@@ -50,7 +50,7 @@ def program_verifier() -> Verifier:
 def test_where_there_is_a_verdict_there_is_no_control(box, work):
     leave(box, work)
     earned = judge(box, program_verifier(), restore=lambda: pytest.fail("a control was run"))
-    assert earned == Judgement(float(work == "true"))
+    assert earned == Judgement({"reward": float(work == "true")})
 
 
 @pytest.mark.parametrize("work", WORK.values(), ids=WORK)

@@ -1,27 +1,42 @@
-"""Reading task folders: what can be played is read as it is, all else is refused by its name."""
+"""Folders of terminal-bench: what can be played is read, all else is refused by its name."""
 
 import os
 
 import pytest
 
-from ale_jax.envs.terminal_bench.task import read_task, read_tasks
-from tests.envs.task_folders import RUN_TESTS, SOLUTION, TASK, TEST, write_task
+from ale_jax.worlds.bridges.harbor.dockerfile import Layout
+from ale_jax.worlds.bridges.harbor.task import read_task, read_tasks
+from ale_jax.worlds.bridges.harbor.trees import Leaf
+from tests.worlds.bridges.harbor.legacy_folders import RUN_TESTS, SOLUTION, TASK, TEST, write_task
 
 
 def test_a_folder_becomes_a_task(tmp_path):
     task = read_task(write_task(tmp_path / "7", {"tests/data/x.csv": "1,2"}))
-    assert task.name == "7"
-    assert task.instruction == "Write a function `double` into /app/solution.py."
-    assert task.solution == SOLUTION.encode()
-    assert task.tests == {"test_outputs.py": TEST.encode(), "data/x.csv": b"1,2"}
-    assert task.test_file == "test_outputs.py"
-    assert (task.agent_seconds, task.test_seconds) == (20.0, 30.0)
+    (phase,) = task.phases
+    assert (task.name, task.metadata["difficulty"]) == ("7", "easy")
+    assert (task.place.image, task.place.layout) == ("", Layout("/app"))
+    assert phase.instruction == "Write a function `double` into /app/solution.py."
+    assert phase.solution == {"solve.sh": Leaf(SOLUTION.encode())}
+    assert phase.check.tests == {
+        "test_outputs.py": Leaf(TEST.encode()),
+        "data/x.csv": Leaf(b"1,2"),
+    }
+    assert phase.check.pytest == "test_outputs.py"
+    assert (phase.seconds, phase.check.seconds) == (20.0, 30.0)
 
 
 def test_what_a_task_does_not_say_is_as_in_terminal_bench(tmp_path):
     bare = {"task.yaml": "instruction: do it", "Dockerfile": None, "docker-compose.yaml": None}
     task = read_task(write_task(tmp_path / "7", bare))
-    assert (task.instruction, task.agent_seconds, task.test_seconds) == ("do it", 360.0, 60.0)
+    (phase,) = task.phases
+    assert (phase.instruction, phase.seconds, phase.check.seconds) == ("do it", 360.0, 60.0)
+    assert task.place.layout == Layout("/app")
+
+
+def test_a_task_may_have_an_image_that_was_built(tmp_path):
+    built = {"Dockerfile": "FROM x\nRUN make\nWORKDIR /srv\n"}
+    place = read_task(write_task(tmp_path / "Seven", built), "host:5000/{task}").place
+    assert (place.image, place.layout) == ("host:5000/seven", Layout("/srv"))
 
 
 @pytest.mark.parametrize(
@@ -33,11 +48,14 @@ def test_what_a_task_does_not_say_is_as_in_terminal_bench(tmp_path):
     ],
 )
 def test_ways_to_run_pytest(tmp_path, line):
-    assert read_task(write_task(tmp_path, {"run-tests.sh": line})).test_file == "test_outputs.py"
+    assert (
+        read_task(write_task(tmp_path, {"run-tests.sh": line})).phases[0].check.pytest
+        == "test_outputs.py"
+    )
 
 
 BROKEN = {
-    "no task.yaml": ({"task.yaml": None}, "task.yaml is missing"),
+    "no task.yaml": ({"task.yaml": None}, "there is neither task.toml nor task.yaml"),
     "no solution": ({"solution.sh": None}, "solution.sh is missing"),
     "no run-tests.sh": ({"run-tests.sh": None}, "run-tests.sh is missing"),
     "no tests": ({"tests/test_outputs.py": None}, "runs tests/test_outputs.py, which does"),
@@ -45,15 +63,18 @@ BROKEN = {
     "deep yaml": ({"task.yaml": "[" * 5000}, "task.yaml is damaged"),
     "code in yaml": ({"task.yaml": "!!python/object/apply:os.getcwd []"}, "task.yaml is damaged"),
     "a list": ({"task.yaml": "- a"}, "task.yaml must hold fields, holds list"),
-    "no text": ({"task.yaml": "a: \xff"}, "damaged|unknown field"),
-    "no instruction": ({"task.yaml": "tags: []"}, "no instruction text"),
-    "blank instruction": ({"task.yaml": "instruction: ' '"}, "no instruction text"),
-    "a number to do": ({"task.yaml": "instruction: 7"}, "no instruction text"),
+    "no text": ({"task.yaml": "a: \xff"}, "instruction is missing"),
+    "no instruction": ({"task.yaml": "tags: []"}, "instruction is missing"),
+    "blank instruction": ({"task.yaml": "instruction: ' '"}, "instruction is missing"),
+    "a number to do": ({"task.yaml": "instruction: 7"}, "instruction 7 must be text"),
     "a slip": ({"task.yaml": f"{TASK}max_test_timout_sec: 9"}, "did you mean 'max_test_timeout_s"),
-    "another parser": ({"task.yaml": "instruction: x\nparser_name: swe"}, "only 'pytest' can be"),
+    "another parser": (
+        {"task.yaml": "instruction: x\nparser_name: swe"},
+        "parser_name 'swe' .* only 'pytest'",
+    ),
     "the agent's shell": (
         {"task.yaml": f"{TASK}run_tests_in_same_shell: true"},
-        "runs its tests in the agent's shell",
+        "run_tests_in_same_shell True runs the tests",
     ),
     "no time": ({"task.yaml": "instruction: x\nmax_test_timeout_sec: 0"}, "max_test_timeout_sec 0"),
     "time in words": (
@@ -62,13 +83,12 @@ BROKEN = {
     ),
     "endless time": (
         {"task.yaml": "instruction: x\nmax_agent_timeout_sec: .inf"},
-        "it must be a number of seconds",
+        "must be a number of seconds",
     ),
     "an image of its own": (
         {"Dockerfile": "FROM x\nWORKDIR /app\nRUN apt-get install -y gcc"},
-        "Dockerfile makes an image of its own, .*: 'RUN apt-get install -y gcc'",
+        "Dockerfile: 'RUN apt-get install -y gcc' makes an image of its own: build it",
     ),
-    "another folder": ({"Dockerfile": "FROM x\nWORKDIR /srv"}, "'WORKDIR /srv'"),
     "another service": ({"docker-compose.yaml": "services: {client: {}, db: {}}"}, "only a 'cli"),
     "tests that do more": (
         {"run-tests.sh": RUN_TESTS.replace("uv init", "rm -rf build && make")},
@@ -89,8 +109,8 @@ BROKEN = {
     "no tests are run": ({"run-tests.sh": "# nothing"}, "does not end by running pytest: ''"),
     "tests elsewhere": ({"run-tests.sh": "pytest /app/test_outputs.py"}, "does not end by"),
     "tests above": ({"run-tests.sh": "pytest /tests/../x.py"}, "runs tests/../x.py, which does"),
-    "a huge solution": ({"solution.sh": "#" * (2 << 20)}, "solution.sh is too large"),
-    "huge tests": ({"tests/a": "#" * (5 << 20), "tests/b": "#" * (4 << 20)}, "is too large"),
+    "a huge solution": ({"solution.sh": "#" * (33 << 20)}, "solution.sh is too large"),
+    "huge tests": ({"tests/a": "#" * (20 << 20), "tests/b": "#" * (20 << 20)}, "is too large"),
 }
 
 
@@ -143,7 +163,7 @@ def test_tasks_come_in_the_order_of_their_numbers(tmp_path):
         write_task(tmp_path / name)
     (tmp_path / "README.md").write_text("not a task")
     assert [task.name for task in read_tasks(tmp_path)] == ["b", "2", "9", "10"]
-    assert [task.name for task in read_tasks(tmp_path, ["9", "b"])] == ["2", "10"]
+    assert [task.name for task in read_tasks(tmp_path, exclude=["9", "b"])] == ["2", "10"]
 
 
 def test_every_folder_that_cannot_be_played_is_named(tmp_path):
@@ -155,11 +175,11 @@ def test_every_folder_that_cannot_be_played_is_named(tmp_path):
     first, second = str(refusal.value).splitlines()
     assert "/first: solution.sh is missing" in first
     assert "/second: run-tests.sh is missing" in second
-    assert [task.name for task in read_tasks(tmp_path, ["first", "second"])] == ["fine"]
+    assert [task.name for task in read_tasks(tmp_path, exclude=["first", "second"])] == ["fine"]
 
 
 def test_a_folder_without_tasks_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="holds no task"):
+    with pytest.raises(ValueError, match="there is no task"):
         read_tasks(tmp_path)
     with pytest.raises(ValueError, match="does not exist"):
         read_tasks(tmp_path / "nowhere")
@@ -167,5 +187,5 @@ def test_a_folder_without_tasks_is_refused(tmp_path):
 
 def test_what_is_left_out_has_to_be_there(tmp_path):
     write_task(tmp_path / "1")
-    with pytest.raises(ValueError, match="tasks 2 are excluded, but are not in"):
-        read_tasks(tmp_path, ["2"])
+    with pytest.raises(ValueError, match="exclude 2: there are no such tasks"):
+        read_tasks(tmp_path, exclude=["2"])

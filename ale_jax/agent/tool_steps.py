@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import base64
+import posixpath
+import shlex
 from collections.abc import Callable, Iterator
 
-from ale_jax.agent.tools import ToolCallError, bash, finish, parse_tool_call, render_tool_call
+from ale_jax.agent.tools import ToolCall, ToolCallError, parse_tool_call
 from ale_jax.sandbox.api import ExecResult
 from ale_jax.worlds.api import Step
 
 END = "END_OF_SCRIPT"
-MAX_PART_CHARS = 12_000  # of a script in a command: a reply may have MAX_REPLY_CHARS
+MAX_PART_CHARS = 12_000  # of a file in a command: a reply may have MAX_REPLY_CHARS
 
 
 def play(
@@ -21,33 +23,39 @@ def play(
     run: runs a command, and returns what the policy sees of it and whether it failed. finish: ends
     the episode with the agent's answer, and returns its reward.
     """
-    try:
-        call = parse_tool_call(reply)
-    except ToolCallError as error:
-        return Step(f"error: {error}", malformed=True, failed=True)
+    call = called(reply)
+    if isinstance(call, Step):
+        return call
     if call.name == "finish":
         return Step(reward=finish(call.arguments["answer"]), done=True)
     seen, failed = run(call.arguments["command"])
     return Step(seen, failed=failed)
 
 
-def script_replies(script: bytes, path: str) -> tuple[str, ...]:
-    """Returns the replies of an agent that writes a script of any length to `path`, runs it, and
-    finishes."""
-    commands = [*_writing(script, path), f"bash {path} < /dev/null"]
-    return tuple(render_tool_call(call) for call in (*map(bash, commands), finish()))
+def called(reply: str) -> ToolCall | Step:
+    """Returns the tool call in a reply; where there is none, the step that says so."""
+    try:
+        return parse_tool_call(reply)
+    except ToolCallError as error:
+        return Step(f"error: {error}", malformed=True, failed=True)
 
 
-def _writing(script: bytes, path: str) -> Iterator[str]:
-    text = script.decode(errors="replace")
-    is_plain = text.encode() == script and text.endswith("\n") and f"\n{END}\n" not in text
+def file_commands(content: bytes, path: str, is_executable: bool = False) -> Iterator[str]:
+    """Yields commands that write a file of any size, and its directory."""
+    text, where = content.decode(errors="replace"), shlex.quote(path)
+    if folder := posixpath.dirname(path):
+        yield f"mkdir -p {shlex.quote(folder)}"
+    is_plain = text.encode() == content and text.endswith("\n") and f"\n{END}\n" not in text
     if is_plain and len(text) <= MAX_PART_CHARS:  # readable, since it may be imitated
-        yield f"cat > {path} <<'{END}'\n{text}{END}"
-        return
-    encoded = base64.b64encode(script).decode()
-    for start in range(0, len(encoded), MAX_PART_CHARS):
-        yield f"printf %s {encoded[start : start + MAX_PART_CHARS]} >> {path}.base64"
-    yield f"base64 -d {path}.base64 > {path}"
+        yield f"cat > {where} <<'{END}'\n{text}{END}"
+    else:
+        encoded = base64.b64encode(content).decode()
+        for start in range(0, len(encoded), MAX_PART_CHARS):
+            part = encoded[start : start + MAX_PART_CHARS]
+            yield f"printf %s '{part}' >> {where}.base64"
+        yield f"base64 -d {where}.base64 > {where}; rm {where}.base64"
+    if is_executable:
+        yield f"chmod +x {where}"
 
 
 def has_failed(result: ExecResult) -> bool:

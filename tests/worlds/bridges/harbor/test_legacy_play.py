@@ -7,18 +7,19 @@ import pytest
 from ale_jax.agent.loop import ScriptedPolicy, play
 from ale_jax.agent.tools import bash, finish, render_tool_call
 from ale_jax.config.agent import AgentLimits
-from ale_jax.envs.terminal_bench import env as world
-from ale_jax.envs.terminal_bench.env import SPEC, TaskFolders, TerminalBench
-from ale_jax.envs.terminal_bench.task import read_task
 from ale_jax.launch import main
 from ale_jax.records import EpisodeKey, Task
-from ale_jax.sandbox.spec import WORK
+from ale_jax.sandbox.spec import WORK, SandboxSpec
 from ale_jax.status import Status
 from ale_jax.worlds.api import NoVerdictError, VerifierError
+from ale_jax.worlds.bridges.harbor import world as harbor
+from ale_jax.worlds.bridges.harbor.place import Room
+from ale_jax.worlds.bridges.harbor.task import read_task
+from ale_jax.worlds.bridges.harbor.world import Harbor, TaskFolders
 from ale_jax.worlds.checked import CheckedWorld
 from ale_jax.worlds.items import Item
-from tests.envs.task_folders import SOLUTION, TASK, write_task
 from tests.runtimes import picked, play_on, started_to_judge
+from tests.worlds.bridges.harbor.legacy_folders import SOLUTION, TASK, write_task
 
 FREE = {"tests/test_outputs.py": "def test_nothing(): pass"}
 HOPELESS = {"tests/test_outputs.py": "def test_all(): assert False"}
@@ -35,12 +36,14 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture(scope="session")
 def runtime(request):
-    return picked(request.param, SPEC)
+    return picked(request.param, SandboxSpec())
 
 
 @pytest.fixture(scope="module")
-def box(runtime):
-    with started_to_judge(runtime, SPEC) as sandbox:
+def box(runtime, tmp_path_factory):
+    task = task_of(tmp_path_factory.mktemp("tasks"))
+    spec = Harbor("tasks").sandbox(item_of(task), SandboxSpec())
+    with started_to_judge(runtime, spec) as sandbox:
         yield sandbox
 
 
@@ -54,7 +57,7 @@ def item_of(task):
 
 def begun(task, box):
     """The world of a task after its reset, and the instruction."""
-    world = TerminalBench("tasks")
+    world = Harbor("tasks")
     return world, world.reset(item_of(task), box)
 
 
@@ -76,7 +79,7 @@ def act(world, *calls) -> tuple[list[str], float]:
 def test_the_oracle_earns_1_and_doing_nothing_0(box, tmp_path):
     env, _ = begun(task_of(tmp_path), box)
     replies = env.oracle(item_of(task_of(tmp_path)))
-    assert [env.step(reply).reward for reply in replies] == [0.0, 0.0, 1.0]
+    assert [env.step(reply).reward for reply in replies] == [0.0, 0.0, 0.0, 1.0]
     env, _ = begun(task_of(tmp_path), box)
     assert env.grade() == 0.0
 
@@ -108,7 +111,7 @@ def test_the_loop_plays_it_and_work_that_prevents_its_verdict_has_failed(box, tm
 
     def played(*calls):
         policy = ScriptedPolicy([render_tool_call(call) for call in calls])
-        world = CheckedWorld(TerminalBench("tasks"), item_of(task), box)
+        world = CheckedWorld(Harbor("tasks"), item_of(task), box)
         return play(world, policy, key, AgentLimits(turns=len(calls)))
 
     right = played(bash(SOLUTION), finish())
@@ -132,20 +135,20 @@ def test_text_that_is_no_call_is_answered(box, tmp_path):
 def test_a_folder_of_tasks_is_a_family_whose_splits_their_names_choose(tmp_path):
     for number in range(20):
         write_task(tmp_path / f"task{number}")
-    items = TerminalBench(str(tmp_path)).families[tmp_path.name]
-    assert items == TaskFolders(str(tmp_path))
+    items = Harbor(str(tmp_path)).families[tmp_path.name]
+    assert items == TaskFolders(str(tmp_path), room=Room())
     names = {s: set(items.read()[s]) for s in ("train", "eval")}
     assert len(names["train"] | names["eval"]) == 20 and not names["train"] & names["eval"]
     assert 0 < items.count("eval") < 10
     found = items.find("f", items.evaluation(0, 0), "eval")
-    assert found["task"].instruction.startswith("Write a function")
+    assert found["instruction"].startswith("Write a function")
     before = items.digest()
     (tmp_path / "task3" / "task.yaml").write_text(TASK.replace("Write", "Make"))
     assert items.digest() != before
 
 
 def test_a_sandbox_without_pytest_is_refused_with_the_line_to_type(box, tmp_path, monkeypatch):
-    monkeypatch.setattr(world, "has_pytest", lambda sandbox: False)
+    monkeypatch.setattr(harbor, "has_pytest", lambda sandbox: False)
     with pytest.raises(ValueError, match="type: apt-get install python3-pytest"):
         begun(task_of(tmp_path), box)
 
@@ -204,8 +207,8 @@ def test_a_solution_of_any_size_is_run(box, tmp_path):
     filler = "# \N{SNOWMAN}\n" * 20_000
     for solution in (short, short.rstrip("\n"), f"{filler}{short}", f"END_OF_SCRIPT\n{short}"):
         task = task_of(tmp_path, {"solution.sh": solution})
-        world = CheckedWorld(TerminalBench(str(tmp_path)), item_of(task), box)
-        replies = TerminalBench(str(tmp_path)).oracle(item_of(task))
+        world = CheckedWorld(Harbor(str(tmp_path)), item_of(task), box)
+        replies = Harbor(str(tmp_path)).oracle(item_of(task))
         key = EpisodeKey("eval", 0, 0, Task("tasks", task.name, "train"))
         episode = play(world, ScriptedPolicy(replies), key, AgentLimits(turns=len(replies)))
         assert (episode.status, episode.reward) == (Status.FINISHED, 1.0)

@@ -1,0 +1,238 @@
+"""Puts a task together from its folder, whichever format that has."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from ale_jax.worlds.bridges.harbor.dockerfile import Layout, layout_of, workdir_of
+from ale_jax.worlds.bridges.harbor.legacy import LEGACY, read_legacy
+from ale_jax.worlds.bridges.harbor.machine import Machine
+from ale_jax.worlds.bridges.harbor.records import (
+    SOLVE,
+    TEST,
+    TESTS,
+    Check,
+    HarborTask,
+    Phase,
+    Place,
+)
+from ale_jax.worlds.bridges.harbor.settings import (
+    SEPARATE,
+    Settings,
+    StepSettings,
+    parse,
+    with_published,
+)
+from ale_jax.worlds.bridges.harbor.trees import Leaf, Tree, below, read_text, read_tree
+
+SETTINGS, INSTRUCTION, TRAJECTORY = "task.toml", "instruction.md", "trajectory.json"
+DOCKERFILE, COMPOSE = "Dockerfile", "docker-compose.yaml"
+# Marks of benchmarks, by which a text is found in training corpora. No agent is told them.
+CANARY = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
+
+
+def read_tasks(folder: Path, images: str = "", exclude: Collection[str] = ()) -> list[HarborTask]:
+    """Returns the tasks in the subfolders of `folder`, by name; those that `exclude` names are left
+    out. images: as of `read_task`. ValueError if there are none, if a name in `exclude` is of none,
+    or if tasks cannot be played, each with its reason."""
+    if not folder.is_dir():
+        raise ValueError(f"folder {str(folder)!r} does not exist; give the one with the tasks")
+    found = (each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
+    return read_folders(sorted(found, key=_by_number), images, exclude)
+
+
+def read_folders(
+    folders: Sequence[Path], images: str, exclude: Collection[str]
+) -> list[HarborTask]:
+    """Returns the tasks of some folders, as `read_tasks`."""
+    if unknown := sorted(set(exclude) - {folder.name for folder in folders}):
+        raise ValueError(f"exclude {', '.join(unknown)}: there are no such tasks")
+    tasks, faults = [], []
+    for folder in folders:
+        if folder.name not in exclude:
+            try:
+                tasks.append(read_task(folder, images))
+            except ValueError as error:
+                faults.append(str(error))
+    if faults:
+        raise ValueError("\n".join(faults))
+    if not tasks:
+        raise ValueError("there is no task; give the folder of which they are subfolders")
+    return tasks
+
+
+def read_task(folder: Path, images: str = "") -> HarborTask:
+    """Returns the task of a folder. ValueError, with folder, file and field, if it is damaged or
+    cannot be played here.
+
+    images: the image of a task that has none but a Dockerfile, with {task} for its name; "" if such
+    a Dockerfile is laid out in the image of the run.
+    """
+    try:
+        image = images.replace("{task}", folder.name.lower())
+        names = {each.name for each in folder.iterdir()}
+        if SETTINGS in names:
+            return _read_task(folder, image)
+        if LEGACY in names:
+            return read_legacy(folder, image)
+        raise ValueError(f"there is neither {SETTINGS} nor {LEGACY}")
+    except (ValueError, OSError) as error:
+        raise ValueError(f"task {folder}: {error}") from error
+
+
+def _read_task(folder: Path, image: str) -> HarborTask:
+    text = read_text(folder, SETTINGS)
+    try:
+        settings = parse(text)
+        place = _place(folder, settings, image)
+        steps = settings.steps or (None,)
+        phases = tuple(_phase(folder, settings, place, step) for step in steps)
+    except ValueError as error:
+        raise ValueError(_located(str(error))) from None
+    return HarborTask(
+        name=folder.name,
+        place=place,
+        phases=phases,
+        final=settings.final,
+        solution_env=settings.solution_env,
+        metadata=settings.metadata,
+    )
+
+
+def _located(fault: str) -> str:
+    """Returns a fault with its file: it is of task.toml if it names no other."""
+    is_of_file = re.match(r"(?:environment|tests|steps|solution)/|instruction|trajectory", fault)
+    return fault if is_of_file else f"{SETTINGS}: {fault}"
+
+
+def _place(folder: Path, settings: Settings, image: str) -> Place:
+    machine, name = settings.machine, f"environment/{DOCKERFILE}"
+    if (folder / "environment" / COMPOSE).exists():
+        raise ValueError(f"environment/{COMPOSE} makes more than one container, which is all here")
+    has_dockerfile = (folder / name).exists()
+    image = machine.image or (image if has_dockerfile else "")
+    if image:
+        workdir = machine.workdir or (workdir_of(folder, name) if has_dockerfile else "")
+        loose = {} if has_dockerfile else read_tree(folder, "environment")
+        layout = Layout(workdir, {}, below(workdir, loose))
+    elif has_dockerfile:
+        layout = layout_of(folder, name)
+    else:
+        raise ValueError(f"environment has neither docker_image nor {name}")
+    workdir = machine.workdir or layout.workdir
+    if workdir in ("", "/"):
+        raise ValueError(
+            f"environment.workdir {workdir!r} is not named, and by no Dockerfile: name a "
+            "directory, as the root of a sandbox is read-only"
+        )
+    return Place(
+        layout=Layout(workdir, {**layout.env, **machine.env}, layout.files),
+        image=image,
+        user=settings.agent.user or "root",
+        cpus=machine.cpus,
+        memory_mb=machine.memory_mb,
+        storage_mb=machine.storage_mb,
+        health=machine.health,
+    )
+
+
+def _phase(folder: Path, settings: Settings, place: Place, step: StepSettings | None) -> Phase:
+    path = f"steps/{step.name}/" if step else ""
+    if (folder / path / TRAJECTORY).exists():
+        raise ValueError(f"{path}{TRAJECTORY} begins with what no policy has said here")
+    agent = step.agent if step else settings.agent
+    _check_users(settings, place, step)
+    solution = read_tree(folder, f"{path}solution") or read_tree(folder, "solution")
+    if solution and SOLVE not in solution:
+        raise ValueError(f"{path}solution/{SOLVE} is missing")
+    seconds = agent.seconds if agent.seconds is not None else settings.agent.seconds
+    return Phase(
+        name=step.name if step else "",
+        instruction=_without_canary(read_text(folder, f"{path}{INSTRUCTION}")),
+        check=_check(folder, settings, place, step),
+        reach=agent.reach or settings.agent.reach or settings.machine.reach,
+        prepared=read_tree(folder, f"{path}workdir") if step else {},
+        health=step.health if step else None,
+        solution=solution or None,
+        min_reward=step.min_reward if step else {},
+        **({} if seconds is None else {"seconds": seconds}),
+    )
+
+
+def _check_users(settings: Settings, place: Place, step: StepSettings | None) -> None:
+    users = [("verifier.user", settings.judging.user)]
+    users += [("verifier.collect.user", hook.user) for hook in settings.judging.hooks]
+    if step:
+        users += [("steps.agent.user", step.agent.user), ("steps.verifier.user", step.judging.user)]
+        users += [("steps.verifier.collect.user", hook.user) for hook in step.judging.hooks]
+    for field, user in users:
+        if user and user != place.user:
+            raise ValueError(f"{field} {user!r} differs from that of the policy, {place.user!r}")
+
+
+def _check(folder: Path, settings: Settings, place: Place, step: StepSettings | None) -> Check:
+    judging = step.judging if step else settings.judging
+    both = (settings.judging, step.judging) if step else (settings.judging,)
+    modes = [each.mode for each in both if each.mode]
+    shared_tests = read_tree(folder, "tests")
+    own_tests = read_tree(folder, f"steps/{step.name}/tests") if step else {}
+    tests: Tree = {**shared_tests, **own_tests}
+    layout, reach = None, settings.machine.reach
+    env = {name: value for each in both for name, value in each.env.items()}
+    if modes[-1:] == [SEPARATE]:
+        machine = next((each.machine for each in reversed(both) if each.machine), None)
+        layout, tests = _separate(folder, place, machine, step, tests)
+        reach = machine.reach if machine else reach
+        env = {**layout.env, **env}
+    if TEST not in tests:
+        raise ValueError(f"{f'steps/{step.name}/' if step else ''}tests/{TEST} is missing")
+    artifacts = (*settings.artifacts, *(step.artifacts if step else ()))
+    return Check(
+        tests=tests,
+        workdir=layout.workdir if layout else place.layout.workdir,
+        seconds=judging.seconds,
+        env=env,
+        reach=judging.reach or settings.judging.reach or reach,
+        hooks=tuple(hook for each in both for hook in each.hooks),
+        artifacts=with_published(artifacts, place.layout.workdir) if layout else (),
+        layout=layout,
+    )
+
+
+def _separate(
+    folder: Path, place: Place, machine: Machine | None, step: StepSettings | None, tests: Tree
+) -> tuple[Layout, Tree]:
+    """Returns what is laid out in the sandbox of a separate verifier, and its tests."""
+    own = [f"steps/{step.name}/tests"] if step else []
+    layout, workdir, env = place.layout, machine.workdir if machine else "", {}
+    for directory in (*own, "tests"):
+        if (folder / directory / COMPOSE).exists():
+            raise ValueError(f"{directory}/{COMPOSE} makes more than one container")
+        if (folder / directory / DOCKERFILE).exists():
+            layout = layout_of(folder, f"{directory}/{DOCKERFILE}")
+            tests = _below_tests(layout.files)
+            break
+    env = {**layout.env, **(machine.env if machine else {})}
+    files = {p: leaf for p, leaf in layout.files.items() if not p.startswith(f"{TESTS}/")}
+    return Layout(workdir or layout.workdir or place.layout.workdir, env, files), tests
+
+
+def _below_tests(files: Tree) -> dict[str, Leaf]:
+    found = ((posixpath.relpath(path, TESTS), leaf) for path, leaf in files.items())
+    return {path: leaf for path, leaf in found if not path.startswith("..")}
+
+
+def _without_canary(text: str) -> str:
+    lines = text.split("\n")
+    while lines and CANARY.fullmatch(lines[0].strip()):
+        lines.pop(0)
+    while lines and not lines[0].strip():
+        lines.pop(0)
+    return "\n".join(lines)
+
+
+def _by_number(folder: Path) -> tuple[int, str]:
+    return (int(folder.name) if folder.name.isdecimal() else -1), folder.name

@@ -1,0 +1,45 @@
+"""Folders that use every field, played in real sandboxes: the solution earns 1, and nothing 0."""
+
+import pytest
+
+from ale_jax.sandbox.egress.policy import EgressPolicy
+from ale_jax.sandbox.spec import SandboxSpec
+from ale_jax.worlds.bridges.harbor.world import Harbor
+from tests.runtimes import picked, play_on
+from tests.worlds.bridges.harbor.folders import PAYS, PLAYED, write
+
+RUN = SandboxSpec(network=EgressPolicy("open"))
+
+
+def pytest_generate_tests(metafunc):
+    if "runtime" in metafunc.fixturenames:
+        play_on(metafunc, "runtime", both=True)
+
+
+@pytest.fixture(scope="session")
+def runtime(request):
+    return picked(request.param, SandboxSpec())
+
+
+def played(world, item, box, replies):
+    """The last step of some replies; what is left of them after the end is not played."""
+    world.reset(item, box)
+    for reply in replies:
+        step = world.step(reply)
+        if step.done:
+            return step
+    raise AssertionError(f"the episode has not ended: {step}")
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", PLAYED)
+def test_the_solution_earns_1_and_doing_nothing_0(runtime, tmp_path, name):
+    write(tmp_path / "tasks" / "one", PLAYED[name])
+    world = Harbor(str(tmp_path / "tasks"), eval_share=0.0)
+    item = world.families["tasks"].find("tasks", "one", "train")
+    spec = world.sandbox(item, RUN if name == "hosts" else SandboxSpec())
+    with runtime.start(spec, {"role": "test"}) as box:
+        assert played(world, item, box, world.oracle(item)).reward == PAYS.get(name, 1.0)
+        nothing = played(world, item, box, [world.nothing] * 3)
+        paid = nothing.reward if name in PAYS else {"reward": nothing.reward}
+        assert set(paid.values()) == {0.0}
