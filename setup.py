@@ -57,7 +57,8 @@ setup(
     python_requires=">=3.11",
     packages=find_namespace_packages(include=["ale_jax*"]),
     package_data={
-        "": ["*.jinja", "*.sh", "*.json", "*.html", "*.css", "*.js", "*.toml", "Dockerfile"]
+        "": ["*.jinja", "*.sh", "*.json", "*.html", "*.css", "*.js", "*.toml", "Dockerfile"],
+        "ale_jax.examples": ["harbor/**/*"],
     },
     install_requires=REQUIRES,
     entry_points={

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from ale_jax.agent.tool_steps import has_failed, observation, play
 from ale_jax.agent.tools import SYSTEM_PROMPT, finish, render_tool_call
 from ale_jax.envs.corridor import rooms
 from ale_jax.envs.corridor.rooms import DOOR_FILE, Rooms, generate
-from ale_jax.agent.tool_steps import has_failed, observation, play
 from ale_jax.sandbox.api import ExecResult, Sandbox, SandboxLost
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.worlds.api import Step, World

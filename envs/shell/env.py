@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from ale_jax.agent.tool_steps import has_failed, observation, play
 from ale_jax.agent.tools import SYSTEM_PROMPT, finish, render_tool_call
 from ale_jax.envs.shell.families import FAMILIES, generate
 from ale_jax.envs.shell.noisy_oracle import noisy
 from ale_jax.envs.shell.task import Goal, ShellTask
 from ale_jax.envs.shell.verifier import verify
-from ale_jax.agent.tool_steps import has_failed, observation, play
 from ale_jax.sandbox import api
 from ale_jax.sandbox.api import Sandbox, SandboxError, SandboxLost, SavedState
 from ale_jax.sandbox.spec import SandboxSpec

@@ -2,9 +2,9 @@
 
 import pytest
 
+from ale_jax.agent.tool_steps import observation
 from ale_jax.agent.tools import bash, finish, render_tool_call
 from ale_jax.envs.shell.families import generate
-from ale_jax.agent.tool_steps import observation
 from ale_jax.sandbox.api import ExecResult, SandboxLost
 from ale_jax.worlds.api import VerifierError
 from ale_jax.worlds.checked import WorldError

@@ -34,20 +34,12 @@ DOCKERFILE, COMPOSE = "Dockerfile", "docker-compose.yaml"
 CANARY = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
 
 
-def read_tasks(folder: Path, images: str = "", exclude: Collection[str] = ()) -> list[HarborTask]:
-    """Returns the tasks in the subfolders of `folder`, by name; those that `exclude` names are left
-    out. images: as of `read_task`. ValueError if there are none, if a name in `exclude` is of none,
-    or if tasks cannot be played, each with its reason."""
-    if not folder.is_dir():
-        raise ValueError(f"folder {str(folder)!r} does not exist; give the one with the tasks")
-    found = (each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
-    return read_folders(sorted(found, key=_by_number), images, exclude)
-
-
-def read_folders(
-    folders: Sequence[Path], images: str, exclude: Collection[str]
+def read_tasks(
+    folders: Sequence[Path], images: str = "", exclude: Collection[str] = ()
 ) -> list[HarborTask]:
-    """Returns the tasks of some folders, as `read_tasks`."""
+    """Returns the tasks of folders; those that `exclude` names are left out. images: as of
+    `read_task`. ValueError if there are none, if a name in `exclude` is of none, or if tasks cannot
+    be played, each with its reason."""
     if unknown := sorted(set(exclude) - {folder.name for folder in folders}):
         raise ValueError(f"exclude {', '.join(unknown)}: there are no such tasks")
     tasks, faults = [], []
@@ -232,7 +224,3 @@ def _without_canary(text: str) -> str:
     while lines and not lines[0].strip():
         lines.pop(0)
     return "\n".join(lines)
-
-
-def _by_number(folder: Path) -> tuple[int, str]:
-    return (int(folder.name) if folder.name.isdecimal() else -1), folder.name

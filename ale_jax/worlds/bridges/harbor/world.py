@@ -13,11 +13,12 @@ from ale_jax.agent.tool_steps import called, file_commands, has_failed, observat
 from ale_jax.agent.tools import SYSTEM_PROMPT, bash, finish, render_tool_call
 from ale_jax.sandbox.api import JudgedSandbox, SandboxStartError
 from ale_jax.sandbox.spec import SandboxSpec
-from ale_jax.sandbox.verify.verifier import REMEDY, has_pytest
+from ale_jax.sandbox.verify.verifier import REMEDY, REWARD, has_pytest
 from ale_jax.worlds.api import Message, Rewards, Step, World
 from ale_jax.worlds.bridges.harbor.judging import judged
 from ale_jax.worlds.bridges.harbor.place import OPEN, Room, enter, prepare, spec_of
 from ale_jax.worlds.bridges.harbor.records import SOLUTION, SOLVE, HarborTask, Phase
+from ale_jax.worlds.bridges.harbor.registry import task_folders
 from ale_jax.worlds.bridges.harbor.rewards import ByName, falls_short, paid, total
 from ale_jax.worlds.bridges.harbor.task import read_tasks
 from ale_jax.worlds.finite import Finite, Row, divided
@@ -29,18 +30,19 @@ NEXT = "This step has ended, and the next one follows."
 
 @dataclasses.dataclass(frozen=True)
 class TaskFolders(Finite):
-    """The tasks in a folder, of which those that their names choose are only evaluated. images,
-    exclude: as of `read_tasks`. room: as of `spec_of`."""
+    """The tasks that `path` has, of which those that their names choose are only evaluated.
+    dataset: as of `task_folders`. images, exclude: as of `read_tasks`. room: as of `spec_of`."""
 
     eval_share: float = 0.2
+    dataset: str = ""
     images: str = ""
     exclude: tuple[str, ...] = ()
     room: Room = ROOM
 
     def read(self) -> Mapping[str, Mapping[Name, Row]]:
-        """Returns the tasks by split and name. ValueError as `read_tasks`, and for a task of which
-        there can be no sandbox."""
-        tasks = read_tasks(self.folder / self.path, self.images, self.exclude)
+        """Returns the tasks by split and name. ValueError as `task_folders` and `read_tasks`, and
+        for a task of which there can be no sandbox."""
+        tasks = read_tasks(self._folders, self.images, self.exclude)
         for task in tasks:
             spec_of(task, SandboxSpec(network=OPEN), self.room)
         rows: dict[Name, Row] = {task.name: _row(task) for task in tasks}
@@ -48,10 +50,17 @@ class TaskFolders(Finite):
 
     def digest(self) -> str:
         """Returns a digest of all files."""
-        digest, folder = hashlib.sha256(), self.folder / self.path
-        for file in sorted(file for file in folder.rglob("*") if file.is_file()):
-            digest.update(f"{file.relative_to(folder)} ".encode() + file.read_bytes())
+        digest = hashlib.sha256()
+        for folder in self._folders:
+            for file in sorted(file for file in folder.rglob("*") if file.is_file()):
+                if not file.is_symlink():  # which no task may have, and may lead anywhere
+                    digest.update(f"{folder.name}/{file.relative_to(folder)} ".encode())
+                    digest.update(hashlib.sha256(file.read_bytes()).digest())
         return digest.hexdigest()
+
+    @property
+    def _folders(self) -> list[Path]:
+        return task_folders(self.folder / self.path, self.dataset)
 
 
 def _row(task: HarborTask) -> Row:
@@ -64,14 +73,16 @@ class Harbor(World):
     """The tasks of a folder. The reward comes at the end; in a task of several steps it is their
     mean, or the last one's. `finish` ends a step, and so does the end of its time.
 
-    folder: holds the folders of the tasks; its name is that of their family. images: the image of a
-    task that has none but a Dockerfile, with {task} for its name, such as host:5000/set/{task}; ""
-    to lay Dockerfiles out in the image of the run. exclude: names of tasks that are left out.
-    eval_share: of the tasks, those that are only evaluated; their names choose them. files_mb,
-    memory_mb, writable, command_seconds: as of `Room`.
+    folder: holds the folders of the tasks, and names their family; with `dataset`, which then names
+    it, the file of a registry. dataset: as of `task_folders`. images: the image of a task that has
+    none but a Dockerfile, with {task} for its name, such as host:5000/set/{task}; "" to lay
+    Dockerfiles out in the image of the run. exclude: names of tasks that are left out. eval_share:
+    of the tasks, those that are only evaluated; their names choose them. files_mb, memory_mb,
+    writable, command_seconds: as of `Room`.
     """
 
     folder: str
+    dataset: str = ""
     images: str = ""
     exclude: Sequence[str] = ()
     eval_share: float = 0.2
@@ -90,13 +101,15 @@ class Harbor(World):
         items = TaskFolders(
             self.folder,
             eval_share=self.eval_share,
+            dataset=self.dataset,
             images=self.images,
             exclude=tuple(self.exclude),
             room=self._room,
         )
-        self.families = {Path(self.folder).resolve().name: items}
+        family = self.dataset.partition("@")[0] or Path(self.folder).resolve().name
+        self.families = {family: items}
         self._number: int | None = None  # of the phase; None before a reset and after an episode
-        self._found: list[ByName] = []
+        self._found: list[ByName] = []  # the rewards of the phases that were judged
         self._seconds = 0.0
 
     def sandbox(self, item: Item, spec: SandboxSpec) -> SandboxSpec:
@@ -152,7 +165,13 @@ class Harbor(World):
             raise ValueError(
                 f"task {self._task.name}: steps: a program plays tasks of one step: exclude it"
             )
-        return paid(total([*self._found, self._judged(number)], self._task.final))
+        self._found.append(self._judged(number))
+        return self._paid()
+
+    def metrics(self) -> Mapping[str, float]:
+        """Returns the rewards that do not count beside one that is called "reward"."""
+        rewards = total(self._found, self._task.final) if self._found else {}
+        return {n: r for n, r in rewards.items() if REWARD in rewards and n != REWARD}
 
     def _ended(self) -> Step:
         """Judges the current step, and begins the next one if there is one."""
@@ -166,7 +185,10 @@ class Harbor(World):
             if not enter(self._sandbox, self._task, following):
                 self._number, self._seconds = number + 1, 0.0
                 return Step([Message("tool", NEXT), Message("user", following.instruction)])
-        return Step(reward=paid(total(self._found, self._task.final)), done=True)
+        return Step(reward=self._paid(), done=True)
+
+    def _paid(self) -> Rewards:
+        return paid(total(self._found, self._task.final))
 
     def _judged(self, number: int) -> ByName:
         return judged(self._sandbox, self._task, number)

@@ -152,8 +152,8 @@ WRONG = {
         r"environment.allowed_hosts \['x.org'\] needs network_mode 'allowlist'",
     ),
     "a host that is none": (
-        environment("network_mode = 'allowlist'\nallowed_hosts = ['http://x.org/y']"),
-        r"environment.allowed_hosts \['http://x.org/y'\] has a range|allowed_hosts",
+        environment("network_mode = 'allowlist'\nallowed_hosts = ['http://localhost/y']"),
+        r"environment.allowed_hosts \['http://localhost/y'\] has a range|allowed_hosts",
     ),
     "no such network": (environment("network_mode = 'some'"), r"network_mode 'some' must be one"),
     "sizes that contradict": (

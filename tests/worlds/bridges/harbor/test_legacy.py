@@ -5,6 +5,7 @@ import os
 import pytest
 
 from ale_jax.worlds.bridges.harbor.dockerfile import Layout
+from ale_jax.worlds.bridges.harbor.registry import task_folders
 from ale_jax.worlds.bridges.harbor.task import read_task, read_tasks
 from ale_jax.worlds.bridges.harbor.trees import Leaf
 from tests.worlds.bridges.harbor.legacy_folders import RUN_TESTS, SOLUTION, TASK, TEST, write_task
@@ -83,7 +84,7 @@ BROKEN = {
     ),
     "endless time": (
         {"task.yaml": "instruction: x\nmax_agent_timeout_sec: .inf"},
-        "must be a number of seconds",
+        "must be a number, and not below 0",
     ),
     "an image of its own": (
         {"Dockerfile": "FROM x\nWORKDIR /app\nRUN apt-get install -y gcc"},
@@ -162,8 +163,11 @@ def test_tasks_come_in_the_order_of_their_numbers(tmp_path):
     for name in ("10", "9", "b", "2"):
         write_task(tmp_path / name)
     (tmp_path / "README.md").write_text("not a task")
-    assert [task.name for task in read_tasks(tmp_path)] == ["b", "2", "9", "10"]
-    assert [task.name for task in read_tasks(tmp_path, exclude=["9", "b"])] == ["2", "10"]
+    assert [task.name for task in read_tasks(task_folders(tmp_path, ""))] == ["b", "2", "9", "10"]
+    assert [task.name for task in read_tasks(task_folders(tmp_path, ""), exclude=["9", "b"])] == [
+        "2",
+        "10",
+    ]
 
 
 def test_every_folder_that_cannot_be_played_is_named(tmp_path):
@@ -171,21 +175,23 @@ def test_every_folder_that_cannot_be_played_is_named(tmp_path):
     write_task(tmp_path / "first", {"solution.sh": None})
     write_task(tmp_path / "second", {"run-tests.sh": None})
     with pytest.raises(ValueError) as refusal:
-        read_tasks(tmp_path)
+        read_tasks(task_folders(tmp_path, ""))
     first, second = str(refusal.value).splitlines()
     assert "/first: solution.sh is missing" in first
     assert "/second: run-tests.sh is missing" in second
-    assert [task.name for task in read_tasks(tmp_path, exclude=["first", "second"])] == ["fine"]
+    assert [
+        task.name for task in read_tasks(task_folders(tmp_path, ""), exclude=["first", "second"])
+    ] == ["fine"]
 
 
 def test_a_folder_without_tasks_is_refused(tmp_path):
     with pytest.raises(ValueError, match="there is no task"):
-        read_tasks(tmp_path)
+        read_tasks(task_folders(tmp_path, ""))
     with pytest.raises(ValueError, match="does not exist"):
-        read_tasks(tmp_path / "nowhere")
+        task_folders(tmp_path / "nowhere", "")
 
 
 def test_what_is_left_out_has_to_be_there(tmp_path):
     write_task(tmp_path / "1")
     with pytest.raises(ValueError, match="exclude 2: there are no such tasks"):
-        read_tasks(tmp_path, exclude=["2"])
+        read_tasks(task_folders(tmp_path, ""), exclude=["2"])

@@ -1,0 +1,2 @@
+#!/bin/bash
+sort -u words.txt > unique.txt
