@@ -27,6 +27,7 @@ class EpisodeRecord:
     metadata: columns of the item, by which results are grouped. messages: the conversation, with
     role and content; may be empty. world_digest: of the world's code and data; "" if unknown.
     prompt_tokens: that the policy was sent, over all its calls; None if nobody counted them.
+    tools: that the world offered; replies have their calls as in `worlds.replies`.
 
     TypeError or ValueError, which names the field, if a value makes no sense.
     """
@@ -48,6 +49,7 @@ class EpisodeRecord:
     world_digest: str = ""
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     prompt_tokens: int | None = None
+    tools: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         for name, is_valid in _VALID.items():
@@ -67,7 +69,8 @@ class EpisodeRecord:
 
     @classmethod
     def from_json(cls, line: Mapping[str, Any]) -> EpisodeRecord:
-        return cls(**{**line, "status": Status(line["status"])})
+        tools = tuple(line.get("tools", ()))
+        return cls(**{**line, "status": Status(line["status"]), "tools": tools})
 
 
 def _is_text(value: object) -> bool:
@@ -122,6 +125,7 @@ _VALID: Mapping[str, Callable[[Any], bool]] = {
     "messages": _are_messages,
     "world_digest": _is_text,
     "prompt_tokens": lambda value: value is None or _is_count(value),
+    "tools": lambda value: all(isinstance(each, Mapping) for each in value),
 }
 
 
@@ -176,7 +180,7 @@ def read_result(path: Path, name: str = "", messages: bool = False) -> Result:
         if (place := (episode.key, episode.sample)) in seen:
             raise ValueError(f"sample {episode.sample} of {episode.key} is there already")
         seen.add(place)
-        return episode if messages else dataclasses.replace(episode, messages=())
+        return episode if messages else dataclasses.replace(episode, messages=(), tools=())
 
     lines = read_lines(file, parse, MAX_FILE_BYTES)
     if not lines.records:

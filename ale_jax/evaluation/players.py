@@ -98,6 +98,7 @@ def record_of(
         metadata=_metadata(families, key.task),
         world_digest=_digests(families)[family.name],
         messages=[{"role": each.role, "content": each.content} for each in messages],
+        tools=family.offer(key.task).tools,
     )
 
 

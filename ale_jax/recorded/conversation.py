@@ -7,14 +7,16 @@ import hashlib
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from ale_jax.data.selection import Chunk, error_mask, relevance_mask
-from ale_jax.gateway.messages import ChatMessage
+from ale_jax.gateway.messages import ChatMessage, ToolCall
+from ale_jax.worlds.replies import Call, Reply
 
-ASSISTANT, TOOL = "assistant", "tool"
+ASSISTANT: Literal["assistant"] = "assistant"
+TOOL: Literal["tool"] = "tool"
 ItemKey = tuple[str, str, str | int]  # world, family and item of a run's episode
 
 
@@ -74,6 +76,29 @@ class Conversation:
         observations = map("\n".join, seen)
         fields = zip(actions, observations, self.failed, strict=True)
         return [Chunk(*each) for each in fields]
+
+
+def with_calls(messages: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
+    """Returns the messages of a world with tools, whose replies are texts as `worlds.replies` has
+    them, as an API tells them. Results are those of the last reply's calls, in order."""
+    told: list[ChatMessage] = []
+    waiting: list[str] = []
+    numbers = itertools.count()
+    for message in messages:
+        if message.role == ASSISTANT:
+            reply = Reply(message.content)
+            calls = tuple(_told(each, f"call_{next(numbers)}") for each in reply.calls)
+            told.append(ChatMessage(ASSISTANT, reply.content, reply.thoughts, calls))
+            waiting = [call.id for call in calls]
+        elif message.role == TOOL and waiting:
+            told.append(dataclasses.replace(message, answers=waiting.pop(0)))
+        else:
+            told.append(message)
+    return tuple(told)
+
+
+def _told(call: Call, id: str) -> ToolCall:
+    return ToolCall(call.name, json.dumps(call.arguments, ensure_ascii=False), id)
 
 
 def failures(messages: Sequence[ChatMessage], errors: Sequence[bool]) -> tuple[bool, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ale_jax.evaluation.episodes import EpisodeRecord
-from ale_jax.recorded.conversation import Conversation
+from ale_jax.recorded.conversation import Conversation, with_calls
 from ale_jax.recorded.messages import of_messages, of_sharegpt
 
 Read = Callable[[Mapping[str, Any]], Conversation]
@@ -29,16 +29,18 @@ def conversation_of(record: Mapping[str, Any]) -> Conversation:
 
 
 def of_episode(record: Mapping[str, Any]) -> Conversation:
-    """Reads an episode of ours, whose replies are the policy's own texts. ValueError as from
-    `conversation_of`."""
+    """Reads an episode of ours. Its replies are the policy's own texts or, where the world offers
+    tools, have their calls in one form for all models. ValueError as from `conversation_of`."""
     try:
         episode = EpisodeRecord.from_json(record)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"not an episode: {error!s:.200}") from None
     if not episode.messages:
         raise ValueError("messages: the episode has none, as its line would have been too long")
-    told = {"messages": list(episode.messages), "reward": episode.reward}
-    return dataclasses.replace(of_messages(told, as_written=True), item=episode.key)
+    tools = list(episode.tools)
+    told = {"messages": list(episode.messages), "tools": tools, "reward": episode.reward}
+    read = dataclasses.replace(of_messages(told), item=episode.key, as_written=not tools)
+    return dataclasses.replace(read, messages=with_calls(read.messages)) if tools else read
 
 
 _FORMATS: Mapping[tuple[str, ...], Read] = {

@@ -28,9 +28,8 @@ ROLES = {
 RESPONSE, RESPONSE_END = "<tool_response>", "</tool_response>"
 
 
-def of_messages(record: Mapping[str, Any], as_written: bool = False) -> Conversation:
-    """Reads `messages`, and, if they are there, `tools` and `reward`. as_written: as in
-    `Conversation`.
+def of_messages(record: Mapping[str, Any]) -> Conversation:
+    """Reads `messages`, and, if they are there, `tools` and `reward`.
 
     ValueError, which begins with the field, for what is missing or wrong.
     """
@@ -57,7 +56,6 @@ def of_messages(record: Mapping[str, Any], as_written: bool = False) -> Conversa
         failed=failures(request.messages, errors),
         learned=tuple(weights),
         tools=request.tools,
-        as_written=as_written,
         reward=reward_of(record),
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import threading
 import zlib
@@ -22,15 +21,14 @@ from ale_jax.data.experts import TEACHER, Expert
 from ale_jax.data.packing import Sample, demonstration, text_turn
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.model.tokenizer import ChatTokenizer, tools_text, train_bpe
-from ale_jax.recorded.conversation import TOOL, Conversation
+from ale_jax.recorded.conversation import TOOL, Conversation, with_calls
 from ale_jax.recorded.messages import CALL_ID
 from ale_jax.recorded.samples import exchanges_of, learned_exchanges
-from ale_jax.records import Task, Turn
+from ale_jax.records import Task
 from ale_jax.rollout.idle import IdleSandboxes
 from ale_jax.sandbox.api import JudgedSandbox, Runtime
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.system.agent_demonstrations import played_by
-from ale_jax.worlds.api import Message
 from ale_jax.worlds.families import Families, PlayableFamilies
 from ale_jax.worlds.schedule import Schedule
 
@@ -195,11 +193,11 @@ def conversation_of(transcript: Transcript) -> Conversation:
         for each in transcript.messages
     )
     return Conversation(
-        messages=messages,
+        messages=with_calls(messages) if transcript.tools else messages,
         failed=transcript.failed,
         learned=(True,) * len(transcript.failed),
         tools=transcript.tools,
-        as_written=True,
+        as_written=not transcript.tools,
         reward=transcript.reward,
     )
 
@@ -234,18 +232,14 @@ def oracle_experts(
 def oracle_expert(task: Task, transcript: Transcript, tokenizer: ChatTokenizer) -> Expert:
     """Converts an oracle's transcript to an expert. Its chunks are encoded from text, because the
     policy did not sample them; all other experts keep the tokens that the policy sampled."""
-    turns: list[Turn] = []
-    new: list[Message] = []
+    seen = ""
+    told: list[tuple[str, str]] = []
     for message in transcript.messages:
-        if message.role != "assistant":
-            new.append(message)
-            continue
-        shown = list(map(dataclasses.asdict, new))
-        prompt_ids = tokenizer.prompt_ids(shown, not turns, transcript.tools or None)
-        action_ids = tokenizer.reply_ids(message.content)
-        seen = new[-1].content  # before the first turn: the instruction, after the system prompt
-        turns.append(text_turn(prompt_ids, action_ids, seen, message.content))
-        new = []
+        if message.role == "assistant":
+            told.append((seen, message.content))
+        seen = message.content  # before the first turn: the instruction, after the system prompt
+    exchanges = exchanges_of(conversation_of(transcript), tokenizer)
+    turns = [text_turn(*ids, *texts) for ids, texts in zip(exchanges, told, strict=True)]
     return Expert(task, tuple(turns), TEACHER, transcript.reward)
 
 

@@ -46,6 +46,11 @@ class Reply(str):
         return self._parts.content
 
     @property
+    def thoughts(self) -> str:
+        """What was thought before the rest."""
+        return self._parts.thoughts
+
+    @property
     def malformed(self) -> int:
         """The number of calls that cannot be read."""
         return self._parts.malformed
@@ -74,14 +79,16 @@ def reply_text(content: str, thoughts: str, calls: Sequence[tuple[str, str]]) ->
 
 @dataclasses.dataclass(frozen=True)
 class _Parts:
+    thoughts: str
     content: str
     calls: tuple[Call, ...]
     malformed: int
 
 
 def _read(text: str) -> _Parts:
-    if text.lstrip().startswith(THINK):
-        _, _, text = text.partition(THINK_END)  # thoughts that do not end are all there is
+    thoughts = ""
+    if text.lstrip().startswith(THINK):  # those that do not end are all there is
+        thoughts, _, text = text.lstrip().removeprefix(THINK).partition(THINK_END)
     content, calls, malformed = "", [], 0
     while OPEN in text:
         before, _, after = text.partition(OPEN)
@@ -91,7 +98,7 @@ def _read(text: str) -> _Parts:
             calls.append(call)
         except ValueError:
             content, text, malformed = content + OPEN, after, malformed + 1
-    return _Parts((content + text).strip(), tuple(calls), malformed)
+    return _Parts(thoughts.strip(), (content + text).strip(), tuple(calls), malformed)
 
 
 def _read_call(text: str) -> tuple[Call, str]:

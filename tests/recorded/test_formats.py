@@ -10,7 +10,8 @@ from ale_jax.gateway.messages import ToolCall
 from ale_jax.recorded.formats import conversation_of
 from ale_jax.recorded.messages import CALL_ID
 from ale_jax.recorded.sets import conversations
-from tests.recorded.made import SYSTEM, USER, WITH_TOOLS, call, said, write
+from ale_jax.worlds.replies import Call, write_reply
+from tests.recorded.made import SYSTEM, TOOLS, USER, WITH_TOOLS, call, said, write
 
 EPISODE = {
     "world": "shell",
@@ -162,3 +163,17 @@ def test_calls_of_one_message_keep_their_order():
     told = [USER, said("", call("bash", "a"), call("look", "b"))]
     (message,) = conversation_of({"messages": told}).messages[1:]
     assert [each.name for each in message.tool_calls] == ["bash", "look"]
+
+
+def test_episodes_of_worlds_with_tools_have_their_calls_told_apart():
+    reply = write_reply("I look.", [Call("bash", {"command": "é"}), Call("look", {})])
+    told = [USER, {"role": "assistant", "content": f"<think>\nhm\n</think>\n{reply}"}]
+    told += [{"role": "tool", "content": text} for text in ("1", "2", "3")]
+    read = conversation_of(EPISODE | {"messages": told, "tools": TOOLS})
+    said, *results = read.messages[1:]
+    assert (said.content, said.reasoning, read.as_written) == ("I look.", "hm", False)
+    assert [(c.name, c.arguments) for c in said.tool_calls] == [
+        ("bash", '{"command": "é"}'),
+        ("look", "{}"),
+    ]
+    assert [m.answers for m in results] == [*(c.id for c in said.tool_calls), CALL_ID]
