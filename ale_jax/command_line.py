@@ -83,7 +83,19 @@ FLAGS = {
         "play the episodes on the nodes of a Ray cluster that runs, and that this machine is "
         "part of (auto: the one that it is part of), instead of on this machine",
     ),
-    "out": Flag(flags.DEFINE_string, "", "FOLDER", "where the weights, or episodes, are written"),
+    "out": Flag(flags.DEFINE_string, "", "FOLDER", "where weights or episodes are written"),
+    "episodes": Flag(
+        flags.DEFINE_string,
+        "",
+        "FOLDER",
+        "of an evaluation, or of a run: write its episodes instead",
+    ),
+    "format": Flag(
+        flags.DEFINE_string,
+        "messages",
+        "NAME",
+        "of episodes: messages (OpenAI's, with tools), or atif (harbor's trajectories)",
+    ),
     "adapter": Flag(flags.DEFINE_bool, False, "", "write only the adapters, in PEFT's format"),
     "host": Flag(flags.DEFINE_string, "127.0.0.1", "ADDRESS", "where clients are answered"),
     "port": Flag(flags.DEFINE_integer, 8000, "PORT", "at which port; 0 for a free one"),
@@ -156,8 +168,9 @@ COMMANDS = {
     ),
     "export": Command(
         "write the newest weights of the run in --workdir, with tokenizer and chat template, to "
-        "a new folder that transformers can load; adapters are merged",
-        ("config", "workdir", "out", "adapter"),
+        "a new folder that transformers can load, with adapters merged; or the conversations of "
+        "--episodes in formats that other programs read, and warm_start.data",
+        ("config", "workdir", "out", "adapter", "episodes", "format"),
     ),
     "serve": Command(
         "let clients of OpenAI's and Anthropic's APIs talk to the newest policy of the run in "

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from ale_jax.system.hosts.start import HostOptions
     from ale_jax.system.workdir import Workdir
 
+NO_OUT = "--out is missing: name a folder that does not exist yet"
+
 Run = Callable[["RunConfig", "Workdir", StopSignals, "Processes"], None]
 
 # How long a thread may run Python code while others wait. With Python's 5 ms, GPUs idle: a dispatch
@@ -85,6 +87,8 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
             return run_validate(asked, values)
         if command == "eval":
             return _eval(options, overrides)
+        if command == "export" and options.episodes:
+            return _export_episodes(options)
         return _launch(argv, command, options, overrides, run)
     except KeyboardInterrupt:
         print("interrupted: the same command continues from the last checkpoint", file=sys.stderr)
@@ -103,6 +107,17 @@ def _eval(options: flags.FlagValues, overrides: Sequence[str]) -> int:
     given: dict[str, Any] = {name: options[name].value for name in (*names, "prices", "json")}
     given["dry_run"] = options["dry-run"].value
     run_eval(read_config(options.config, overrides), Options(**given))
+    return 0
+
+
+def _export_episodes(options: flags.FlagValues) -> int:
+    from ale_jax.recorded.export_command import export_episodes
+
+    if not options.out:
+        raise ValueError(NO_OUT)
+    source, out = Path(options.episodes), Path(options.out)
+    number = export_episodes(source, options.format, out)
+    print(f"{number} episodes are in {out}")
     return 0
 
 
@@ -199,7 +214,7 @@ def _plan(values: dict[str, Any]) -> int:
 
 def _export(values: dict[str, Any], options: flags.FlagValues) -> int:
     if not options.out:
-        raise ValueError("--out is missing: name a folder that does not exist yet")
+        raise ValueError(NO_OUT)
 
     from ale_jax.system.checks import checked_config
     from ale_jax.system.states import export_run

@@ -102,12 +102,12 @@ def _told(call: Call, id: str) -> ToolCall:
 
 
 def failures(messages: Sequence[ChatMessage], errors: Sequence[bool]) -> tuple[bool, ...]:
-    """Returns of each reply whether a result that follows it is an error. errors: of each
+    """Returns of each reply whether it or a result that follows it is an error. errors: of each
     message."""
     failed: list[bool] = []
     for message, is_error in zip(messages, errors, strict=True):
         if message.role == ASSISTANT:
-            failed.append(False)
+            failed.append(is_error)
         elif failed:
             failed[-1] |= is_error
     return tuple(failed)

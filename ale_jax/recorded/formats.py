@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ale_jax.evaluation.episodes import EpisodeRecord
+from ale_jax.recorded.atif import of_atif
 from ale_jax.recorded.conversation import Conversation, with_calls
 from ale_jax.recorded.messages import of_messages, of_sharegpt
 
@@ -47,4 +48,5 @@ _FORMATS: Mapping[tuple[str, ...], Read] = {
     ("world", "family", "item"): of_episode,
     ("messages",): of_messages,
     ("conversations",): of_sharegpt,
+    ("steps",): of_atif,
 }

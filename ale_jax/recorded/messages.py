@@ -3,6 +3,7 @@ ShareGPT wrote them first.
 
 A message of a tool may have `is_error` (Anthropic's) or `status` "error" (langchain's), which says
 that the call failed. An assistant's may have `weight` 0 (OpenAI's fine-tuning): it is context only.
+What `recorded.export` adds is read, too.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from pydantic import ValidationError
 from ale_jax.gateway.api.openai_chat import ChatBody, chat_request
 from ale_jax.gateway.messages import without_volatile_headers
 from ale_jax.gateway.requests import ApiError
-from ale_jax.recorded.conversation import ASSISTANT, TOOL, Conversation, failures
+from ale_jax.recorded.conversation import ASSISTANT, TOOL, Conversation, ItemKey, failures
 
 # How our own loop calls results, which have no ids (rollout/policy_client.py).
 CALL_ID = "000000000"
+# Of what was exported: the item that was played, and whether replies are the policy's own texts.
+EPISODE, ITEM, AS_WRITTEN = "episode", ("world", "family", "item"), "as_written"
 ROLES = {
     **{"human": "user", "user": "user", "system": "system"},
     **{"gpt": ASSISTANT, "assistant": ASSISTANT, "function_call": ASSISTANT},
@@ -29,7 +32,7 @@ RESPONSE, RESPONSE_END = "<tool_response>", "</tool_response>"
 
 
 def of_messages(record: Mapping[str, Any]) -> Conversation:
-    """Reads `messages`, and, if they are there, `tools` and `reward`.
+    """Reads `messages`, and, if they are there, `tools`, `reward` and `episode`.
 
     ValueError, which begins with the field, for what is missing or wrong.
     """
@@ -56,7 +59,9 @@ def of_messages(record: Mapping[str, Any]) -> Conversation:
         failed=failures(request.messages, errors),
         learned=tuple(weights),
         tools=request.tools,
+        as_written=_episode(record).get(AS_WRITTEN) is True,
         reward=reward_of(record),
+        item=_item(_episode(record)),
     )
 
 
@@ -80,6 +85,22 @@ def reward_of(record: Mapping[str, Any]) -> float | None:
     if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
         raise ValueError(f"reward: {reward!r:.80} is no number")
     return reward
+
+
+def _episode(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    episode = record.get(EPISODE) or {}
+    if not isinstance(episode, dict):
+        raise ValueError(f"{EPISODE}: {episode!r:.80} is no object")
+    return episode
+
+
+def _item(episode: Mapping[str, Any]) -> ItemKey | None:
+    match [episode.get(name) for name in ITEM]:
+        case [None, None, None]:
+            return None
+        case [str(world), str(family), str() | int() as item]:
+            return world, family, item
+    raise ValueError(f"{EPISODE}: {dict(episode)!r:.80} does not say {', '.join(ITEM)}")
 
 
 def _of_turn(turn: Any, field: str) -> dict[str, Any]:

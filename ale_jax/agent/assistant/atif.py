@@ -33,6 +33,7 @@ class AtifToolCall:
     tool_call_id: str
     function_name: str
     arguments: dict[str, Any]
+    extra: dict[str, Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,9 +45,9 @@ class SubagentRef:
 
 @dataclasses.dataclass(frozen=True)
 class ObservationResult:
-    """The result of a call. source_call_id: of a call in the same step."""
+    """The result of a call. source_call_id: of a call in the same step, if it has an id."""
 
-    source_call_id: str
+    source_call_id: str | None
     content: str
     subagent_trajectory_ref: tuple[SubagentRef, ...] | None = None
     extra: dict[str, Any] | None = None
@@ -70,7 +71,7 @@ class Step:
     8601. llm_call_count: 1 for an agent's, for each call of the model is a step."""
 
     step_id: int
-    timestamp: str
+    timestamp: str | None
     source: Literal["system", "user", "agent"]
     message: str
     reasoning_content: str | None = None
@@ -86,15 +87,15 @@ class Step:
         assert self.source == "agent" or of_agents == (None, None, None)
         results = self.observation.results if self.observation else ()
         calls = {call.tool_call_id for call in self.tool_calls or ()}
-        assert {result.source_call_id for result in results} <= calls
+        assert {result.source_call_id for result in results} - {None} <= calls
 
 
 @dataclasses.dataclass(frozen=True)
 class AtifAgent:
     name: str
     version: str
-    model_name: str
-    tool_definitions: tuple[dict[str, Any], ...]
+    model_name: str | None
+    tool_definitions: tuple[dict[str, Any], ...] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Trajectory:
     trajectory_id: str
     agent: AtifAgent
     steps: tuple[Step, ...]
-    final_metrics: FinalMetrics
+    final_metrics: FinalMetrics | None
     extra: dict[str, Any] | None = None
     subagent_trajectories: tuple[Trajectory, ...] | None = None
     schema_version: str = VERSION
