@@ -20,7 +20,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-test install-cluster lock rock gem textarena sandbox runtimes browser quickstart check test test-slow lint types format validate report clean
+.PHONY: help install install-test install-cluster lock rock gem textarena bfcl sandbox runtimes browser quickstart check test test-slow lint types format validate report clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,8 @@ rock: .venv-rock/installed  ## install ROCK's client, for a test, into a separat
 gem: .venv-gem/installed  ## install gem-llm and reasoning-gym into a separate environment (Python <= 3.12.0, a C compiler)
 
 textarena: .venv-textarena/installed  ## install textarena's games into a separate environment
+
+bfcl: .venv-bfcl/installed  ## install the tasks of the Berkeley Function Calling Leaderboard into a separate environment
 
 sandbox:  ## install a sandbox runtime, bubblewrap, unless there is one or the Docker image is built
 	@command -v bwrap > /dev/null \
@@ -110,7 +112,9 @@ $(VENV)/installed-cluster: setup.py $(LOCK) | $(VENV)/bin/python
 .venv-rock/installed: packages = rl-rock==1.11.0
 .venv-gem/installed: packages = gem-llm==0.1.0
 .venv-textarena/installed: packages = textarena==0.7.4 numpy
-.venv-rock/installed .venv-gem/installed .venv-textarena/installed: Makefile
+# Of bfcl-eval, only its tasks and what judges them is used; its requirements are clients of models.
+.venv-bfcl/installed: packages = --no-deps bfcl-eval==2026.3.23 mpmath
+.venv-rock/installed .venv-gem/installed .venv-textarena/installed .venv-bfcl/installed: Makefile
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python $(PIP) $(packages)
 	@touch $@

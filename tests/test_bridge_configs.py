@@ -13,7 +13,7 @@ from tests.test_configs import BRIDGES
 from tests.worlds.bridges.libraries import ROOT, python_of
 
 pytestmark = pytest.mark.heavy  # libraries answer in processes of their own
-LIBRARIES = {"reasoning_gym": "gem", "gem": "gem", "textarena": "textarena"}
+LIBRARIES = {"reasoning_gym": "gem", "gem": "gem", "textarena": "textarena", "bfcl": "bfcl"}
 QUESTION = {"question": "How much is 2 + 3?", "answer": "2 + 3 = 5\n#### 5"}
 
 

@@ -110,7 +110,7 @@ def test_an_unknown_algorithm_is_answered_with_the_choices():
 
 
 def test_the_defaults_make_a_run_of_whatever_families_are_named():
-    with pytest.raises(ValueError, match=r"train is empty: .* there are corridor, countdown"):
+    with pytest.raises(ValueError, match=r"train is empty: .* there are bfcl, corridor, countdown"):
         checked_config(RunConfig().to_json())
     named = dataclasses.replace(RunConfig(), worlds=WorldsConfig((Domain("shell", ("count",)),)))
     assert checked_config(named.to_json()) == named

@@ -19,6 +19,7 @@ OURS: Mapping[str, str] = {
     "reasoning_gym": "ale_jax.worlds.bridges.reasoning_gym:ReasoningGym",
     "gem": "ale_jax.worlds.bridges.games:Gem",
     "textarena": "ale_jax.worlds.bridges.games:TextArena",
+    "bfcl": "ale_jax.worlds.bridges.bfcl:Bfcl",
     "rows": "ale_jax.worlds.bridges.rows:Questions",
 }
 COMPULSORY = ("reset", "step")

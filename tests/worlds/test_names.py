@@ -63,7 +63,10 @@ def test_an_installed_package_gives_its_worlds_short_names(folder, monkeypatch):
 @each_row(
     "name, said",
     [
-        ("nowhere", r"world 'nowhere' is unknown: choose one of corridor, countdown, .*, or name"),
+        (
+            "nowhere",
+            r"world 'nowhere' is unknown: choose one of bfcl, corridor, countdown, .*, or name",
+        ),
         ("named_world:Nobody", r"module named_world has no class 'Nobody' that is a World"),
         ("named_world:Other", r"module named_world has no class 'Other' that is a World"),
         ("named_world:Half", r"^world 'named_world:Half': Half must define step$"),

@@ -1,4 +1,4 @@
-"""A program that answers for a library of tasks: player.py gem|reasoning_gym|textarena
+"""A program that answers for a library of tasks: player.py bfcl|gem|reasoning_gym|textarena
 
 Requests and answers are JSON, one per line: {"ask": "step", "with": ["left"]}, and then
 {"answer": ...} or {"error": "..."}. It runs in a process of its own, and usually in another Python
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import importlib.util
 import json
 import os
 import random
@@ -172,7 +173,18 @@ def _acts(code: CodeType) -> Iterator[bool]:
             yield from _acts(inner)
 
 
+def _beside(module: str) -> Any:
+    """Imports a module of this folder, which is not where others are imported from."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{module}.py")
+    spec = importlib.util.spec_from_file_location(module, path)
+    assert spec and spec.loader
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
 LIBRARIES: dict[str, Callable[[], Any]] = {
+    "bfcl": lambda: _beside("bfcl_tasks").BfclLibrary(),
     "gem": GemLibrary,
     "reasoning_gym": ReasoningGymLibrary,
     "textarena": TextArenaLibrary,

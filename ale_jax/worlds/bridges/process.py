@@ -22,7 +22,12 @@ from ale_jax.worlds.items import Items, Seeds
 PLAYER = Path(__file__).with_name("player.py")
 START_S, ANSWER_S = 60.0, 30.0
 MAX_ANSWER = 1 << 20
-INSTALLED_BY = {"gem": "make gem", "reasoning_gym": "make gem", "textarena": "make textarena"}
+INSTALLED_BY = {
+    "bfcl": "make bfcl",
+    "gem": "make gem",
+    "reasoning_gym": "make gem",
+    "textarena": "make textarena",
+}
 # A library needs no more of the user's environment, in which there may be secrets.
 KEPT = ("HOME", "LANG", "LD_LIBRARY_PATH", "NLTK_DATA", "PATH", "TMPDIR")
 # The order of a set of words must not depend on the process that made an item.
@@ -113,17 +118,50 @@ class Players:
 PLAYERS = Players()
 
 
-class Game:
-    """One environment of a library, in a process of its own, with gem's contract."""
+class Shared:
+    """A process for all worlds of this one, where an answer depends on its request alone."""
 
-    def __init__(self, library: str, name: str, python: str):
-        """ValueError for an environment that the library does not know, or cannot make."""
+    def __init__(self, library: str, python: str):
+        self._library, self._python, self._lock = library, python, threading.Lock()
+        self._player: Player | None = None
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Returns the library's answer. PlayerError as `Player.ask`."""
+        with self._lock:
+            if self._player is None or not self._player.is_alive:
+                self._player = PLAYERS.take(self._library, self._python)
+            return self._player.ask(method, *arguments)
+
+
+class Lent:
+    """A process of a library for one episode, until it is closed or forgotten."""
+
+    def __init__(self, library: str, python: str):
+        """ValueError if there is no such interpreter."""
         self._player = PLAYERS.take(library, python)
         # Who plays may forget to close it.
         self._give_back = weakref.finalize(self, PLAYERS.give_back, self._player)
         self._give_back.atexit = False
+
+    def close(self) -> None:
+        """May be called again."""
+        self._give_back()
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Returns the library's answer. PlayerError as `Player.ask`, and after `close`."""
+        if not self._give_back.alive:
+            raise PlayerError("the game has been closed")
+        return self._player.ask(method, *arguments)
+
+
+class Game(Lent):
+    """One environment of a library, in a process of its own, with gem's contract."""
+
+    def __init__(self, library: str, name: str, python: str):
+        """ValueError for an environment that the library does not know, or cannot make."""
+        super().__init__(library, python)
         try:
-            self._player.ask("make", name)
+            self.ask("make", name)
         except PlayerError as error:
             self.close()
             raise ValueError(f"{library} cannot make {name!r:.80}: {error}") from error
@@ -133,22 +171,13 @@ class Game:
 
         Errors, also of `step`: PlayerError, after which the game cannot be continued.
         """
-        observation, info = self._ask("reset", seed)
+        observation, info = self.ask("reset", seed)
         return observation, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Returns observation, reward, terminated, truncated, and the library's info."""
-        observation, reward, terminated, truncated, info = self._ask("step", action)
+        observation, reward, terminated, truncated, info = self.ask("step", action)
         return observation, reward, terminated, truncated, info
-
-    def close(self) -> None:
-        """May be called again."""
-        self._give_back()
-
-    def _ask(self, method: str, argument: int | str) -> Any:
-        if not self._give_back.alive:
-            raise PlayerError("the game has been closed")
-        return self._player.ask(method, argument)
 
 
 @functools.lru_cache(maxsize=16)

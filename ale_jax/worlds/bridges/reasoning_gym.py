@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 import re
-import threading
 from collections.abc import Sequence
-from typing import Any
 
 from ale_jax.sandbox.api import JudgedSandbox
 from ale_jax.worlds.api import NoVerdictError, Step, World
-from ale_jax.worlds.bridges.process import PLAYERS, FamiliesOf, Player, PlayerError
+from ale_jax.worlds.bridges.process import FamiliesOf, PlayerError, Shared
 from ale_jax.worlds.items import Item
 
 LIBRARY = "reasoning_gym"
@@ -63,20 +61,6 @@ class ReasoningGym(World):
         return found[-1].strip() if found else None
 
 
-class _Shared:
-    """A process for all worlds of this one: an answer depends on its request alone."""
-
-    def __init__(self, python: str):
-        self._python, self._lock = python, threading.Lock()
-        self._player: Player | None = None
-
-    def ask(self, method: str, *arguments: Any) -> Any:
-        with self._lock:
-            if self._player is None or not self._player.is_alive:
-                self._player = PLAYERS.take(LIBRARY, self._python)
-            return self._player.ask(method, *arguments)
-
-
 @functools.lru_cache(maxsize=16)
-def _library(python: str) -> _Shared:
-    return _Shared(python)
+def _library(python: str) -> Shared:
+    return Shared(LIBRARY, python)
