@@ -62,6 +62,7 @@ def test_the_algorithms_of_real_models_weigh_failures_as_their_papers_do(name):
     assert module.get_config().algo.loss.negative_weight == 1.0
 
 
+@pytest.mark.heavy
 @each_row("name", PLANNED)
 def test_a_config_fits_the_chips_that_it_names_and_says_how_much_it_takes(name):
     module = importlib.import_module(f"ale_jax.configs.{name}")

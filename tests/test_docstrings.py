@@ -103,6 +103,7 @@ def test_rules_find_what_breaks_them():
     assert without_verb(module) == ["Bare.fragment: Of", "Bare.noun: The"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("module", MODULES)
 def test_examples_hold(module):
     failed, _ = doctest.testmod(importlib.import_module(module))

@@ -87,6 +87,7 @@ def test_a_config_is_run_with_its_overrides(launch):
     assert config.rollout.runtime == "bubblewrap"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [

@@ -51,6 +51,7 @@ def credit_of_group(outcomes, num_chunks, hp=IPA, gamma=0.5, size=9):
     return np.asarray(found.advantage_NC)[: len(outcomes)]
 
 
+@pytest.mark.heavy
 @settings(deadline=None, max_examples=30)
 @given(st.floats(-2, 2, width=32), st.integers(1, 9))
 def test_a_group_of_equals_teaches_exactly_nothing(outcome, size):

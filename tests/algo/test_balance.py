@@ -56,6 +56,7 @@ def test_by_hand():
     np.testing.assert_allclose(found_NC, expected, rtol=1e-5)
 
 
+@pytest.mark.heavy
 def test_a_group_that_is_pushed_up_is_left_as_it_is():
     tokens_NC = np.array([[9, 9, 0], [1, 0, 0]], np.int32)
     args = [1.0, 0.0], [2, 1], [0, 0]
@@ -65,6 +66,7 @@ def test_a_group_that_is_pushed_up_is_left_as_it_is():
     assert (found.advantage_NC < 0).any()
 
 
+@pytest.mark.heavy
 def test_a_group_without_a_positive_advantage_pushes_nothing_down():
     """There is none with a mean of the group; with none, all failures may cost."""
     args = [0.0, 0.0, 1.0, 0.0], [1, 2, 1, 1], [0, 0, 1, 1]

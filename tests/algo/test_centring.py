@@ -45,6 +45,7 @@ def by_loops(outcome_N, length_N, group_N, valid_N, gamma, hp, max_chunks=5):
     return advantage_NC
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("mean", ["group", "leave_one_out"])
 @pytest.mark.parametrize("centring", ["chunk", "distance"])
 def test_after_the_discount_chunks_are_compared_with_those_at_their_place(centring, mean):
@@ -55,6 +56,7 @@ def test_after_the_discount_chunks_are_compared_with_those_at_their_place(centri
     assert np.abs(expected_NC).max() > 0.1
 
 
+@pytest.mark.heavy
 def test_by_hand():
     args = [1.0, 1.0, 0.0], [1, 2, 2], [0, 0, 0]  # returns: 1; 1/2, 1; 0, 0
     found_NC = credit(*args, CHUNK).advantage_NC
@@ -65,6 +67,7 @@ def test_by_hand():
     np.testing.assert_allclose(found_NC, expected, atol=1e-6)
 
 
+@pytest.mark.heavy
 def test_only_after_the_discount_and_from_the_start_a_detour_costs():
     """Two successes, by 2 chunks and by a detour of four more."""
     args = [1.0, 1.0], [2, 6], [0, 0]
@@ -95,6 +98,7 @@ def test_without_discount_and_at_equal_lengths_there_is_one_centring(outcomes, l
         np.testing.assert_array_equal(each, before)
 
 
+@pytest.mark.heavy
 @settings(deadline=None, max_examples=30)
 @given(
     st.floats(-2, 2, width=32),

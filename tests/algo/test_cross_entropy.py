@@ -56,6 +56,7 @@ def by_loops(logp_BT, chunk_BT, segment_BT, aggregation):
     return total, count
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_the_term_is_the_cross_entropy_of_the_observations_over_z(aggregation):
     length = 9 if aggregation == "constant" else 0
@@ -77,6 +78,7 @@ def test_the_term_is_the_cross_entropy_of_the_observations_over_z(aggregation):
     np.testing.assert_allclose(grad_BT[observed_BT], expected, rtol=1e-6)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", AT_LEVELS)
 def test_no_weight_reads_nothing_and_a_weight_leaves_the_rest_to_the_bit(name):
     logp_BT, entropy_BT, batch = random_batch(10)

@@ -112,6 +112,7 @@ def test_without_advantage_there_is_no_gradient(name):
     assert not grad_BT.any()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", AT_LEVELS)
 def test_a_negative_weight_is_a_factor_on_what_failures_teach(name):
     logp_BT, _, batch = random_batch(2)
@@ -194,6 +195,7 @@ def test_decoupled_ppo_by_hand():
     np.testing.assert_allclose(grad_BT, [[0, 0, 2 * 2.2**0.5]], rtol=1e-5)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", AGGREGATED)
 def test_masked_tokens_might_as_well_not_be_there(name):
     """loss(x[mask]) == loss(x, where=mask), and so for the gradient."""
@@ -241,6 +243,7 @@ def test_a_filter_takes_gradient_away_in_every_mode_and_gives_none_to_others(nam
     np.testing.assert_array_equal(filtered_BT, np.where(kept_BT, grad_BT, 0.0))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", AT_LEVELS)
 def test_full_masks_and_extreme_gaps_are_harmless(name):
     logp_BT, _, batch = random_batch(7)
@@ -369,6 +372,7 @@ def test_weights_of_the_mismatch_and_of_divergence_and_entropy_by_hand():
     np.testing.assert_allclose(bonus, -0.5 * (1 + 8) / 2, rtol=1e-5)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", AT_LEVELS)
 def test_microbatches_add_up_to_the_whole(name):
     logp_BT, _, batch = random_batch(8, rows=4)

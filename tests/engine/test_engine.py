@@ -58,6 +58,7 @@ def test_sampler_and_learner_agree_on_every_token(policy, engine):
     )
 
 
+@pytest.mark.heavy
 def test_others_in_the_batch_change_nothing(policy, engine):
     """Six conversations of two turns at once over four slots, against each one alone: in other
     slots, beside others in prefill, and beside one that sorts its vocabulary."""
@@ -159,6 +160,7 @@ def test_new_weights_are_taken_between_two_dispatches(policy, engine):
     assert engine.stats.sampled_tokens == sum(len(reply.ids) for reply in replies)
 
 
+@pytest.mark.heavy
 def test_tokens_have_the_version_of_the_weights_that_their_dispatch_began_with(policy, monkeypatch):
     """Although there are others when it is over."""
     shape, params = policy
@@ -175,6 +177,7 @@ def test_tokens_have_the_version_of_the_weights_that_their_dispatch_began_with(p
     assert reply.version.tolist() == [0] * 4 + [1] * 4 + [2] * 2
 
 
+@pytest.mark.heavy
 def test_a_full_slot_says_so(engine):
     conversation = engine.open()
     reply = engine.reply(conversation, prompt(1, 90), 50, PLAIN, key(1)).result(PATIENCE)

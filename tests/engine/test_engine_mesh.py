@@ -79,6 +79,7 @@ def test_tokens_and_experts_are_those_of_one_device_whoever_else_is_there(on_mes
             np.testing.assert_allclose(reply.logp_plain, expected.logp_plain, atol=1e-5)
 
 
+@pytest.mark.heavy
 def test_a_group_has_its_prompt_in_one_share(on_mesh):
     """Of two slots each: the third member has to read the prompt again, the fourth does not."""
     engine, _ = on_mesh

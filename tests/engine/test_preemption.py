@@ -152,6 +152,7 @@ def test_idle_conversations_give_way_the_longest_idle_first(roomy):
     engine.close()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("ahead", [False, True], ids=["", "ahead"])
 def test_a_higher_priority_takes_the_place_of_who_writes(ahead, roomy):
     engine, order, high = _engine(ahead), [], []

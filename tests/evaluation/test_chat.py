@@ -102,6 +102,7 @@ def test_an_endpoint_that_is_busy_is_asked_again(monkeypatch):
         replies(lambda body: (503, ERROR), "a")
 
 
+@pytest.mark.heavy
 @each_row(
     "answer, said",
     [

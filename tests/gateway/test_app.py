@@ -342,6 +342,7 @@ def test_an_unknown_path_is_told_in_json(gateway):
     assert httpx.get(f"{gateway.url}/nothing", headers=headers).json()["error"]["code"] == 404
 
 
+@pytest.mark.heavy
 def test_many_clients_are_served_at_once(gateway):
     """Also beside some that wait for ever."""
     token, body = gateway.open(), {"model": "m", "messages": [{"role": "user", "content": "wait"}]}

@@ -119,6 +119,7 @@ LIMITED = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", LIMITED)
 def test_no_client_repeats_a_call_after_the_last_turn(path, stream):

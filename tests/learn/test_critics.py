@@ -274,6 +274,7 @@ def test_a_mesh_trains_critics_as_one_device(sizes, axes):
     np.testing.assert_allclose(found[1], expected[1], atol=1e-3)
 
 
+@pytest.mark.heavy
 def test_critics_of_the_policys_shape_start_as_the_policy():
     critics = _critics(dataclasses.replace(MINI, count=1, **OWN_SHAPE))
     params = init_params(jax.random.key(7), POLICY)

@@ -60,6 +60,7 @@ def test_new_adapters_change_nothing(trained):
     np.testing.assert_array_equal(_logits(before), _logits(plain))
 
 
+@pytest.mark.heavy
 def test_only_adapters_are_trained_and_have_moments(trained):
     before, after, moments = trained
     assert before["adapter_scale"] == 8.0 / 4, "alpha / rank, as PEFT scales what is exported"

@@ -25,6 +25,7 @@ def _state(position=0, temperature=1.0, min_p=0.0, top_p=1.0, top_k=0):
     )
 
 
+@pytest.mark.heavy
 def test_draws_follow_the_distribution():
     logits_V = jnp.log(jnp.array([0.5, 0.25, 0.15, 0.1]))
     sampled = sample(jnp.tile(logits_V[None, :], (S, 1)), _state())

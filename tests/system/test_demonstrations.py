@@ -125,6 +125,7 @@ def test_the_loss_is_the_mean_over_kept_tokens_and_masked_ones_have_no_gradient(
     assert (grad_BT != 0).sum() == sizes[1] + sizes[3]
 
 
+@pytest.mark.heavy
 def test_what_is_learned_depends_on_the_masked_context(tokenizer):
     """Another wrong command, and the same kept replies are less, or more, likely after it."""
     mask = np.array([False, True, True, True])

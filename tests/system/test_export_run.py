@@ -105,6 +105,7 @@ def test_the_folder_says_what_the_run_would(run, export, tmp_path):
     assert "Read lemon.txt." in text
 
 
+@pytest.mark.heavy
 def test_adapters_alone_go_to_peft(run, export, tmp_path):
     base = tmp_path / "base"
     path, _, state = run(str(base))
@@ -134,6 +135,7 @@ def test_adapters_on_a_gguf_file_are_refused_as_peft_loads_none(run, export, tmp
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", [["--adapter"], []])
 def test_a_folder_is_there_whole_or_not_at_all(run, export, tmp_path, monkeypatch, kind):
     path, _, _ = run("base")

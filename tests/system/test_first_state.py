@@ -33,6 +33,7 @@ def checkpoint(tmp_path_factory):
     return folder, params
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("lora", [{}, {"rank": 2, "alpha": 4.0, "targets": ("q", "down")}])
 def test_the_first_weights_are_those_of_the_checkpoint(checkpoint, lora):
     folder, params = checkpoint

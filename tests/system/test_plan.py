@@ -37,6 +37,7 @@ def _needs(config):
     return {need.what: need.bytes for need in make_plan(config).needs}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("mesh", [MeshShape(data=8), MeshShape(data=1, fsdp=2, expert=2, tensor=2)])
 def test_state_takes_what_is_planned(mesh):
     config = _config(

@@ -160,6 +160,7 @@ def replies_of(groups, algo):
     return found, float(share.loss_denominator)
 
 
+@pytest.mark.heavy
 def test_no_token_is_lost_and_each_is_trained_on_once(rewritten):
     groups, written = rewritten
     found, _ = replies_of(groups, RETURNS)

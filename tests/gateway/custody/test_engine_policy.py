@@ -111,6 +111,7 @@ def test_an_agent_behind_the_gateway_gets_the_tokens_of_our_own_loop(episode, en
             np.testing.assert_array_equal(getattr(call.sampled, name), getattr(turn, name))
 
 
+@pytest.mark.heavy
 def test_what_was_sampled_is_read_again_only_where_a_branch_begins(episode, engine):
     (first,) = ask(episode, FIRST)
     before = engine.stats.prefilled_tokens

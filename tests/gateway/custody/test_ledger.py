@@ -103,6 +103,7 @@ def test_a_trajectory_holds_what_was_read_and_written(engine, tokenizer):
     assert set(second.version) == {5}
 
 
+@pytest.mark.heavy
 def test_a_reply_that_the_context_cut_is_marked_in_the_trajectory(engine, tokenizer):
     """Of those without a call, as the loop tells."""
     ledger, stops = TalkingLedger(engine, tokenizer, seed=0, limits=same_for_all(40)), []
@@ -128,6 +129,7 @@ def test_a_task_may_have_a_context_of_its_own(engine, tokenizer):
     assert len(turn.prompt_ids) + len(turn.action_ids) == first + 3
 
 
+@pytest.mark.heavy
 def test_a_reply_that_ends_otherwise_than_its_turn_is_closed_by_the_context(tokenizer):
     shape = dataclasses.replace(MOE, vocab_size=tokenizer.vocab_size)
     sizes = engine_shape(max_sequences=2, max_sequence_length=160, prefill_tokens=(16, 64))

@@ -131,6 +131,7 @@ BODIES = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("path", BODIES)
 def test_a_client_that_times_out_and_says_that_it_retries_keeps_its_episode(path):
     with gateway_with() as gateway:

@@ -118,6 +118,7 @@ def test_the_learner_finds_the_log_probabilities_that_the_engine_sampled_with(le
         assert not logp_BT[forced_BT].any(), "there was no choice"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "sampling",
     [

@@ -73,6 +73,7 @@ def test_the_policy_reads_the_text_alone_and_goes_on(gateway):
     assert all(1 <= len(each) <= 2 for each in shown.top_logprobs)
 
 
+@pytest.mark.heavy
 def test_ids_are_read_as_they_are(gateway):
     ids = gateway.tokenizer.text_ids(TEXT).tolist()
     by_text = gateway.completions.create(prompt=TEXT, **ASKED).choices[0].text

@@ -32,6 +32,7 @@ def _logits(params, shape):
     return logits(params, hidden_states(params, TOKENS_BT, position_BT, ones_BT, shape)[0])
 
 
+@pytest.mark.heavy
 def test_the_function_is_unchanged_and_the_experts_part():
     shape = dataclasses.replace(QWEN2, num_layers=1)
     mixture = upcycled_shape(shape, num_experts=4, experts_per_token=2)
