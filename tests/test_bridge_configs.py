@@ -48,4 +48,4 @@ def test_a_config_of_a_bridge_is_valid_and_says_what_it_takes(folder, name):
 def test_each_bridge_has_a_config(folder):
     modules = (importlib.import_module(f"ale_jax.configs.bridges.{name}") for name in BRIDGES)
     shown = {dict(each)["world"] for module in modules for each in module.get_config().worlds.train}
-    assert {name for name, path in OURS.items() if ".bridges." in path} == shown
+    assert {path for path in OURS.values() if ".bridges." in path} == {OURS[each] for each in shown}

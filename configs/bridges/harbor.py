@@ -1,5 +1,5 @@
 """Does IPA improve a pretrained code model on harbor's tasks? Expect: unknown; not run yet.
-python -m ale_jax.launch --config=configs/harbor.py --config.weights=FILE --workdir=DIR
+ale-jax --config=configs/bridges/harbor.py --config.weights=FILE --workdir=DIR
 
 The three tasks of examples/harbor show the format; name the folder of your own instead.
 FILE: Qwen2.5-Coder-0.5B-Instruct as a .gguf file, which has a separate output head.
@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from ale_jax.configs import real_model
 
-TASKS = Path(__file__).resolve().parents[1] / "examples" / "harbor"
+TASKS = Path(__file__).resolve().parents[2] / "examples" / "harbor"
 
 
 def get_config(algorithm: str = "ipa") -> ConfigDict:
