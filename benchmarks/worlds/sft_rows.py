@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import PreTrainedTokenizerFast
 
 from ale_jax.config.learn import Shape
 from ale_jax.config.recorded import RecordedData
@@ -110,9 +109,17 @@ def measure(count: int, tokenizer: ChatTokenizer) -> dict[str, Any]:
     }
 
 
-def _trained() -> PreTrainedTokenizerFast:
+def trained_tokenizer() -> ChatTokenizer:
+    """Returns a tokenizer that has learned from some trajectories."""
     told = (message for number in range(100) for message in trajectory(number)["messages"])
-    return train_bpe(({"role": m["role"], "content": m["content"]} for m in told), 1024)
+    learned = train_bpe(({"role": m["role"], "content": m["content"]} for m in told), 1024)
+    return ChatTokenizer(learned)
+
+
+def is_whole(figures: dict[str, Any]) -> bool:
+    """Whether each trajectory was used once, or dropped, with the mask that it was made with."""
+    kept = figures["trajectories"] - sum(figures["dropped"].values())
+    return figures["used_once"] == kept and figures["masks_equal"] >= kept
 
 
 def _packed(found: RecordedSet) -> Iterator[bytes]:
@@ -138,14 +145,12 @@ def main() -> int:
     parser.add_argument("--tokenizer", type=Path, help="one trained here if not given")
     arguments = parser.parse_args()
     given = arguments.tokenizer
-    tokenizer = ChatTokenizer.load(given) if given else ChatTokenizer(_trained())
+    tokenizer = ChatTokenizer.load(given) if given else trained_tokenizer()
     figures = measure(1000 if arguments.quick else 10000, tokenizer)
     for name, value in figures.items():
         print(f"{name:14} {value}")
     print(json.dumps({"sft_rows": figures}))
-    count, dropped = figures["trajectories"], sum(figures["dropped"].values())
-    whole = figures["used_once"] + dropped == count
-    return int(not whole or figures["masks_equal"] + dropped < count)
+    return int(not is_whole(figures))
 
 
 if __name__ == "__main__":
