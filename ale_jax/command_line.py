@@ -23,7 +23,7 @@ from ale_jax.config.fields import flat, meant_fields, unknown_field, wrong_value
 OVERRIDE = re.compile(r"--?(?:no)?config\.([^=]*)")
 WIDTH = 100
 # A world that is named as module:Class, or reads files that its options name, and recorded data.
-HAS_FILES = re.compile(r'"world": "[^"]*:|"options": [{\[]+"|"files": "')
+HAS_FILES = re.compile(r'"world": "[^"]*:|"options": [{\[]+"|"(?:files|pass_rates)": "[^"]')
 CONFIG_FLAG = re.compile(r"--?config=")
 WRONG_VALUE = re.compile(r"flag --config\.([\w.]+)=(.*?): ")  # how absl's message begins
 CONFIGS = Path(__file__).parent / "configs"  # ours; a user's are files of theirs

@@ -61,6 +61,17 @@ class Domain(Settings):
         at_least=0.0,
     )
 
+    pass_rates: str = setting(
+        "",
+        "folder of an evaluation of its training items (`ale-jax eval --split=train --samples=8`), "
+        "by whose pass rates they are chosen; empty: all are trained on.",
+    )
+    pass_at_least: float = setting(
+        0.0, "the lowest pass rate of a training item.", at_least=0.0, at_most=1.0
+    )
+    pass_at_most: float = setting(
+        1.0, "the highest pass rate of a training item.", at_least=0.0, at_most=1.0
+    )
     weights: Weights = setting(
         (),
         "by which rewards that the world gives by name are multiplied before they are added, such "
@@ -73,6 +84,19 @@ class Domain(Settings):
             raise ValueError("a domain names no world: give one, as in {'world': 'shell'}")
         if len(set(self.families)) < len(self.families):
             raise ValueError(f"families {self.families} names one twice: each comes up equally")
+        low, high = self.pass_at_least, self.pass_at_most
+        if (low, high) != (0.0, 1.0) and not self.pass_rates:
+            raise ValueError(
+                f"pass_at_least {low} and pass_at_most {high} need pass_rates, the folder of an "
+                "evaluation"
+            )
+        if low > high:
+            raise ValueError(f"pass_at_least {low} is above pass_at_most {high}")
+
+    @property
+    def choice(self) -> tuple[str, float, float]:
+        """By what its training items are chosen."""
+        return self.pass_rates, self.pass_at_least, self.pass_at_most
 
 
 @dataclasses.dataclass(frozen=True)

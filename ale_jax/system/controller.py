@@ -49,7 +49,7 @@ from ale_jax.system.train_loop import train_loop
 from ale_jax.system.untrained import UntrainedSteps
 from ale_jax.system.watchdog import STACKS_FILE, Sign, Watchdog, append_stacks
 from ale_jax.system.workdir import Workdir
-from ale_jax.worlds.digests import digests
+from ale_jax.worlds.digests import choices, digests, selections
 
 
 def run(
@@ -98,7 +98,10 @@ def run(
         events.open(logger.events)
         if restored:
             logger.note_resumed(restored.cursor, workdir.changes)
-        logger.note_worlds(dict(digests(setting.schedule.families)))
+        families = setting.schedule.families
+        logger.note_worlds({**dict(digests(families)), **choices(families)})
+        for account in selections(families):
+            logger.record("items_selected", account)
         watchdog = stack.enter_context(_watchdog(setting, logger))
         logger.note(
             f"sandboxes: {_describe(setting.runtime)}; devices: {setting.mesh.devices.size}"

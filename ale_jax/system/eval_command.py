@@ -17,6 +17,7 @@ from ale_jax.config.engine import Sampling
 from ale_jax.config.run import RunConfig
 from ale_jax.evaluation.cost import Cost, Prices
 from ale_jax.evaluation.episodes import EpisodeRecord, EpisodeWriter, read_result
+from ale_jax.evaluation.pass_rates import write_pass_rates
 from ale_jax.evaluation.plan import SAMPLINGS, Plan, claim, described, finished
 from ale_jax.evaluation.players import Deliver, EndpointPlayer
 from ale_jax.evaluation.statistics import breakdown, summarize
@@ -121,6 +122,7 @@ def _dry(plan: Plan, left: Sequence[EpisodeKey]) -> Iterator[str]:
 
 def _tell(folder: Path, as_json: bool, prices: Prices | None) -> None:
     result = read_result(folder)
+    write_pass_rates(folder, result.episodes)
     cost = Cost.of(result.episodes, prices)
     if prices and cost.prompt_tokens is None:
         print("--prices: not all episodes have prompt_tokens, so nobody knows", file=sys.stderr)

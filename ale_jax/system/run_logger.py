@@ -62,7 +62,7 @@ from ale_jax.worlds.digests import differing
 SHOWN = (
     *(ACTOR_LOST, "thread_stuck", "actors_unplaced", "episodes_paused", "episodes_resumed"),
     *(GROUP_DROPPED, HISTORY_REWRITTEN, NOTHING_TRAINED, "stalled", "checkpoint_failed"),
-    *(WORLDS_CHANGED, "recorded_data", "warm_start_ended"),
+    *(WORLDS_CHANGED, "recorded_data", "warm_start_ended", "items_selected"),
 )
 WORLDS_FILE = "world_digests.json"  # a digest of each family
 MAX_UNSEEN = 100  # names of what agents send, which they may make up

@@ -33,6 +33,11 @@ def check_tasks(config: RunConfig) -> None:
         raise ValueError(
             f"{', '.join(sorted(both))} cannot be trained on and held out: name it in one list"
         )
+    if any(domain.pass_rates for domain in config.worlds.held_out):
+        raise ValueError(
+            "worlds.held_out: pass_rates choose training items, and these are only evaluated: name "
+            "them in worlds.train"
+        )
     shown = schedule.families.of(*schedule.demonstrated)
     if twice := [each for each in shown if shown.count(each) > 1]:
         raise ValueError(f"{twice[0]} stands in warm_start.domains twice: name it in one")

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from ale_jax.config.worlds import Domain
 from ale_jax.records import Task
@@ -15,6 +16,7 @@ from ale_jax.worlds.api import Limits, World
 from ale_jax.worlds.checked import CheckedWorld, Terms, WorldError
 from ale_jax.worlds.items import EVAL, TRAIN, Item, Items
 from ale_jax.worlds.names import find_world, folder_of
+from ale_jax.worlds.selected import Selected
 from ale_jax.worlds.tools import Offer, checked_tools
 
 
@@ -126,6 +128,11 @@ class Families:
                 f"{known.domain.world} and {family.domain.world} both have a family "
                 f"{family.name!r}: give one of them a prefix"
             )
+        if known.domain.choice != family.domain.choice:
+            raise ValueError(
+                f"family {family.name!r} stands in two domains with other pass_rates or another "
+                "range of them: give both the same"
+            )
 
 
 @functools.lru_cache(maxsize=64)
@@ -162,9 +169,17 @@ def _families(domain: Domain, folder: str) -> list[Family]:
             f"world {domain.world}: families must be a mapping from names to items, such as "
             f'{{"easy": Rows("easy.jsonl")}}, and not {world.families!r:.80}'
         )
-    return [
+    names = domain.families or tuple(world.families)
+    found = [
         Family(domain.prefix + name, name, domain, world, _items(world, name, domain).at(place))
-        for name in domain.families or tuple(world.families)
+        for name in names
+    ]
+    if not domain.pass_rates:
+        return found
+    rates = Path(folder, domain.pass_rates)
+    return [
+        dataclasses.replace(each, items=Selected(each.items, domain, rates, each.name))
+        for each in found
     ]
 
 

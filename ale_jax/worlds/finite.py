@@ -48,7 +48,7 @@ class Finite(abc.ABC):
     def train(self, seed: int, draw: int, nth: int) -> Name:
         """Returns the item that comes up as the `nth` one: each epoch is a permutation of all."""
         epoch, place = divmod(nth, self.count(TRAIN))
-        order = _permutation(seed, zlib.crc32(self.path.encode()), epoch, self.count(TRAIN))
+        order = permutation(seed, zlib.crc32(self.path.encode()), epoch, self.count(TRAIN))
         return self._names[TRAIN][order[place]]
 
     def evaluation(self, draw: int, nth: int) -> Name:
@@ -94,6 +94,8 @@ def divided(
 
 
 @functools.lru_cache(maxsize=16)
-def _permutation(seed: int, tag: int, epoch: int, count: int) -> tuple[int, ...]:
+def permutation(seed: int, tag: int, epoch: int, count: int) -> tuple[int, ...]:
+    """Returns the order in which items come up in an epoch. tag: of the items, such as of their
+    file."""
     rng = np.random.default_rng([seed, tag, epoch])
     return tuple(rng.permutation(count).tolist())

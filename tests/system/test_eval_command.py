@@ -8,6 +8,7 @@ import pytest
 from ale_jax.config.worlds import Domain
 from ale_jax.evaluation.episodes import read_result
 from ale_jax.evaluation.plan import Plan
+from ale_jax.files import read_json
 from ale_jax.launch import main
 from ale_jax.worlds.families import open_families
 from tests.evaluation.endpoint import endpoint
@@ -53,6 +54,8 @@ def test_an_endpoint_is_evaluated_and_what_is_played_is_not_played_again(tmp_pat
         assert len(asked) == 16 and "evaluation 16/16  success 0%" in err
         evaluate(capsys, out, policy, "--limit=8", "--samples=2")
         assert len(asked) == 16
+    rates = read_json(tmp_path / "a" / "pass_rates.json")["countdown"]["countdown3"]
+    assert [each[1:] for each in rates] == [[2, 2]] * 3 + [[0, 2]] * 5
     episodes = read_result(tmp_path / "a", messages=True).episodes
     assert len(episodes) == 16 and sum(each.solved for each in episodes) == 6
     for each in episodes:
