@@ -93,7 +93,6 @@ UNTELLING_NAMES = ("utils", "types", "helpers", "common", "misc")
 
 KNOWN_HOSTS = {"arxiv.org", "keepachangelog.com", "www.apache.org", "localhost", "127.0.0.1"}
 KNOWN_HOSTS |= {"sandboxes"}  # an example, of nobody
-KNOWN_HOSTS |= {"HOST"}  # in place of any
 # They only look like hosts: the prefixes of what Kubernetes' objects and labels are called.
 KNOWN_HOSTS |= {"kubernetes.io", "rbac.authorization.k8s.io"}
 KNOWN_HOSTS |= {"ray.io", "networking.k8s.io", "pod-security.kubernetes.io"}
