@@ -103,7 +103,7 @@ def _variables(rest: str) -> dict[str, str]:
     words = shlex.split(rest)
     if words and "=" not in words[0]:
         name, _, value = rest.partition(" ")
-        words = [f"{name}={value.strip()}"]
+        words = [f"{name}={value.strip()}"] if value else words
     pairs = dict(word.partition("=")[::2] for word in words if "=" in word)
     if len(pairs) != len(words) or "$" in rest or not all(map(VARIABLE.fullmatch, pairs)):
         raise ValueError(BUILD)

@@ -25,7 +25,7 @@ FREE = {"tests/test_outputs.py": "def test_nothing(): pass"}
 HOPELESS = {"tests/test_outputs.py": "def test_all(): assert False"}
 ENDS_PYTEST = {"solution.sh": "echo 'import os; os._exit(0)' > /app/solution.py"}
 ENDLESS = {"solution.sh": "echo 'while True: pass' > /app/solution.py"}
-SHORT = {"task.yaml": TASK.replace("max_test_timeout_sec: 30", "max_test_timeout_sec: 3")}
+SHORT = {"task.yaml": TASK.replace("max_test_timeout_sec: 30", "max_test_timeout_sec: 6")}
 NEVER_JUDGES = {"tests/test_outputs.py": "import os; os._exit(1)"}
 
 
