@@ -19,10 +19,21 @@ from ale_jax.worlds.bridges.harbor.trees import Leaf, Tree, below, read_leaf, re
 
 NO_EFFECT = ("LABEL", "CMD", "ENTRYPOINT", "EXPOSE", "MAINTAINER", "SHELL", "STOPSIGNAL")
 BASE = re.compile(r"(?:--platform=\S+\s+)?\S+(?:\s+AS\s+\S+)?", re.IGNORECASE)
+INSTALLS = ("RUN", "ADD", "ARG", "VOLUME", "HEALTHCHECK", "ONBUILD")
 BUILD = (
-    "makes an image of its own: build it, and name it in environment.docker_image, or in the "
-    "option `images` for all tasks"
+    "makes an image of its own: build it, and name it in environment.docker_image or by the option "
+    "`images`; if the image has what the Dockerfiles install, set the option `installed`"
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The folder of a task. image: that was built of its Dockerfile; "" if none was. installed: the
+    image has what Dockerfiles install, so that such lines are passed over."""
+
+    path: Path
+    image: str = ""
+    installed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,19 +46,21 @@ class Layout:
     files: Tree = dataclasses.field(default_factory=dict)
 
 
-def layout_of(folder: Path, name: str) -> Layout:
+def layout_of(source: Source, name: str) -> Layout:
     """Returns what the Dockerfile `name` of a task's folder makes; what it copies is beside it.
     ValueError, with the line, if that cannot be laid out."""
     layout, bases = Layout(), 0
-    for keyword, rest in _lines(folder, name):
-        line = f"{name}: {f'{keyword} {rest}'!r:.160}"
+    for keyword, rest in _lines(source.path, name):
         try:
             bases += keyword == "FROM"
-            if bases > 1:
+            if source.installed and (keyword in INSTALLS or rest.startswith("--from=")):
+                continue
+            if bases > 1 and not source.installed:
                 raise ValueError(BUILD)
-            layout = _with(layout, keyword, rest, folder, posixpath.dirname(name))
+            layout = Layout() if keyword == "FROM" else layout
+            layout = _with(layout, keyword, rest, source.path, posixpath.dirname(name))
         except ValueError as error:
-            raise ValueError(f"{line} {error}") from None
+            raise ValueError(f"{name}: {f'{keyword} {rest}'!r:.160} {error}") from None
     return layout
 
 

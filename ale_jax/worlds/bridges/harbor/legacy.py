@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from ale_jax.worlds.bridges.harbor import scripts
-from ale_jax.worlds.bridges.harbor.dockerfile import Layout, layout_of, workdir_of
+from ale_jax.worlds.bridges.harbor.dockerfile import Layout, Source, layout_of, workdir_of
 from ale_jax.worlds.bridges.harbor.fields import Fields
 from ale_jax.worlds.bridges.harbor.records import (
     SOLVE,
@@ -35,9 +35,9 @@ DESCRIPTIVE = (
 )
 
 
-def read_legacy(folder: Path, image: str) -> HarborTask:
-    """Returns the task of a folder. image: that was built of its Dockerfile, if any was. ValueError
-    for what is damaged or cannot be played."""
+def read_legacy(source: Source) -> HarborTask:
+    """Returns the task of a folder. ValueError for what is damaged or cannot be played."""
+    folder = source.path
     found = _yaml(folder, LEGACY)
     try:
         told = _told(Fields(found))
@@ -47,7 +47,7 @@ def read_legacy(folder: Path, image: str) -> HarborTask:
     tests = read_tree(folder, "tests")
     if test_file not in tests:
         raise ValueError(f"{RUN_TESTS} runs tests/{test_file}, which does not exist")
-    layout = _layout(folder, image)
+    layout = _layout(source)
     check = Check(
         tests=tests,
         workdir=layout.workdir,
@@ -63,7 +63,7 @@ def read_legacy(folder: Path, image: str) -> HarborTask:
         solution={SOLVE: read_leaf(folder, SCRIPT)},
     )
     metadata = {k: v for k, v in found.items() if k in DESCRIPTIVE and isinstance(v, str | int)}
-    return HarborTask(folder.name, Place(layout, image), (phase,), metadata=metadata)
+    return HarborTask(folder.name, Place(layout, source.image), (phase,), metadata=metadata)
 
 
 def _told(fields: Fields) -> dict[str, Any]:
@@ -86,16 +86,17 @@ def _told(fields: Fields) -> dict[str, Any]:
     return told
 
 
-def _layout(folder: Path, image: str) -> Layout:
+def _layout(source: Source) -> Layout:
+    folder = source.path
     if (folder / COMPOSE).exists():
         services = _yaml(folder, COMPOSE).get("services")
         if not isinstance(services, dict) or list(services) != ["client"]:
             raise ValueError(f"{COMPOSE} has services {services!r:.80}; only a 'client' is played")
     if not (folder / DOCKERFILE).exists():
         return Layout(APP)
-    if image:
+    if source.image:
         return Layout(workdir_of(folder, DOCKERFILE) or APP)
-    layout = layout_of(folder, DOCKERFILE)
+    layout = layout_of(source, DOCKERFILE)
     return Layout(layout.workdir or APP, layout.env, layout.files)
 
 

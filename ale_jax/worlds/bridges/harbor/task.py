@@ -5,9 +5,8 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Collection, Sequence
-from pathlib import Path
 
-from ale_jax.worlds.bridges.harbor.dockerfile import Layout, layout_of, workdir_of
+from ale_jax.worlds.bridges.harbor.dockerfile import Layout, Source, layout_of, workdir_of
 from ale_jax.worlds.bridges.harbor.legacy import LEGACY, read_legacy
 from ale_jax.worlds.bridges.harbor.machine import Machine
 from ale_jax.worlds.bridges.harbor.records import (
@@ -34,19 +33,17 @@ DOCKERFILE, COMPOSE = "Dockerfile", "docker-compose.yaml"
 CANARY = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
 
 
-def read_tasks(
-    folders: Sequence[Path], images: str = "", exclude: Collection[str] = ()
-) -> list[HarborTask]:
-    """Returns the tasks of folders; those that `exclude` names are left out. images: as of
-    `read_task`. ValueError if there are none, if a name in `exclude` is of none, or if tasks cannot
-    be played, each with its reason."""
-    if unknown := sorted(set(exclude) - {folder.name for folder in folders}):
+def read_tasks(sources: Sequence[Source], exclude: Collection[str] = ()) -> list[HarborTask]:
+    """Returns the tasks of folders; those that `exclude` names are left out. ValueError if there
+    are none, if a name in `exclude` is of none, or if tasks cannot be played, each with its reason.
+    """
+    if unknown := sorted(set(exclude) - {source.path.name for source in sources}):
         raise ValueError(f"exclude {', '.join(unknown)}: there are no such tasks")
     tasks, faults = [], []
-    for folder in folders:
-        if folder.name not in exclude:
+    for source in sources:
+        if source.path.name not in exclude:
             try:
-                tasks.append(read_task(folder, images))
+                tasks.append(read_task(source))
             except ValueError as error:
                 faults.append(str(error))
     if faults:
@@ -56,36 +53,31 @@ def read_tasks(
     return tasks
 
 
-def read_task(folder: Path, images: str = "") -> HarborTask:
+def read_task(source: Source) -> HarborTask:
     """Returns the task of a folder. ValueError, with folder, file and field, if it is damaged or
-    cannot be played here.
-
-    images: the image of a task that has none but a Dockerfile, with {task} for its name; "" if such
-    a Dockerfile is laid out in the image of the run.
-    """
+    cannot be played here."""
     try:
-        image = images.replace("{task}", folder.name.lower())
-        names = {each.name for each in folder.iterdir()}
+        names = {each.name for each in source.path.iterdir()}
         if SETTINGS in names:
-            return _read_task(folder, image)
+            return _read_task(source)
         if LEGACY in names:
-            return read_legacy(folder, image)
+            return read_legacy(source)
         raise ValueError(f"there is neither {SETTINGS} nor {LEGACY}")
     except (ValueError, OSError) as error:
-        raise ValueError(f"task {folder}: {error}") from error
+        raise ValueError(f"task {source.path}: {error}") from error
 
 
-def _read_task(folder: Path, image: str) -> HarborTask:
-    text = read_text(folder, SETTINGS)
+def _read_task(source: Source) -> HarborTask:
+    text = read_text(source.path, SETTINGS)
     try:
         settings = parse(text)
-        place = _place(folder, settings, image)
+        place = _place(source, settings)
         steps = settings.steps or (None,)
-        phases = tuple(_phase(folder, settings, place, step) for step in steps)
+        phases = tuple(_phase(source, settings, place, step) for step in steps)
     except ValueError as error:
         raise ValueError(_located(str(error))) from None
     return HarborTask(
-        name=folder.name,
+        name=source.path.name,
         place=place,
         phases=phases,
         final=settings.final,
@@ -100,18 +92,18 @@ def _located(fault: str) -> str:
     return fault if is_of_file else f"{SETTINGS}: {fault}"
 
 
-def _place(folder: Path, settings: Settings, image: str) -> Place:
+def _place(source: Source, settings: Settings) -> Place:
     machine, name = settings.machine, f"environment/{DOCKERFILE}"
-    if (folder / "environment" / COMPOSE).exists():
+    if (source.path / "environment" / COMPOSE).exists():
         raise ValueError(f"environment/{COMPOSE} makes more than one container, which is all here")
-    has_dockerfile = (folder / name).exists()
-    image = machine.image or (image if has_dockerfile else "")
+    has_dockerfile = (source.path / name).exists()
+    image = machine.image or (source.image if has_dockerfile else "")
     if image:
-        workdir = machine.workdir or (workdir_of(folder, name) if has_dockerfile else "")
-        loose = {} if has_dockerfile else read_tree(folder, "environment")
+        workdir = machine.workdir or (workdir_of(source.path, name) if has_dockerfile else "")
+        loose = {} if has_dockerfile else read_tree(source.path, "environment")
         layout = Layout(workdir, {}, below(workdir, loose))
     elif has_dockerfile:
-        layout = layout_of(folder, name)
+        layout = layout_of(source, name)
     else:
         raise ValueError(f"environment has neither docker_image nor {name}")
     workdir = machine.workdir or layout.workdir
@@ -131,22 +123,22 @@ def _place(folder: Path, settings: Settings, image: str) -> Place:
     )
 
 
-def _phase(folder: Path, settings: Settings, place: Place, step: StepSettings | None) -> Phase:
+def _phase(source: Source, settings: Settings, place: Place, step: StepSettings | None) -> Phase:
     path = f"steps/{step.name}/" if step else ""
-    if (folder / path / TRAJECTORY).exists():
+    if (source.path / path / TRAJECTORY).exists():
         raise ValueError(f"{path}{TRAJECTORY} begins with what no policy has said here")
     agent = step.agent if step else settings.agent
     _check_users(settings, place, step)
-    solution = read_tree(folder, f"{path}solution") or read_tree(folder, "solution")
+    solution = read_tree(source.path, f"{path}solution") or read_tree(source.path, "solution")
     if solution and SOLVE not in solution:
         raise ValueError(f"{path}solution/{SOLVE} is missing")
     seconds = agent.seconds if agent.seconds is not None else settings.agent.seconds
     return Phase(
         name=step.name if step else "",
-        instruction=_without_canary(read_text(folder, f"{path}{INSTRUCTION}")),
-        check=_check(folder, settings, place, step),
+        instruction=_without_canary(read_text(source.path, f"{path}{INSTRUCTION}")),
+        check=_check(source, settings, place, step),
         reach=agent.reach or settings.agent.reach or settings.machine.reach,
-        prepared=read_tree(folder, f"{path}workdir") if step else {},
+        prepared=read_tree(source.path, f"{path}workdir") if step else {},
         health=step.health if step else None,
         solution=solution or None,
         min_reward=step.min_reward if step else {},
@@ -165,18 +157,18 @@ def _check_users(settings: Settings, place: Place, step: StepSettings | None) ->
             raise ValueError(f"{field} {user!r} differs from that of the policy, {place.user!r}")
 
 
-def _check(folder: Path, settings: Settings, place: Place, step: StepSettings | None) -> Check:
+def _check(source: Source, settings: Settings, place: Place, step: StepSettings | None) -> Check:
     judging = step.judging if step else settings.judging
     both = (settings.judging, step.judging) if step else (settings.judging,)
     modes = [each.mode for each in both if each.mode]
-    shared_tests = read_tree(folder, "tests")
-    own_tests = read_tree(folder, f"steps/{step.name}/tests") if step else {}
+    shared_tests = read_tree(source.path, "tests")
+    own_tests = read_tree(source.path, f"steps/{step.name}/tests") if step else {}
     tests: Tree = {**shared_tests, **own_tests}
     layout, reach = None, settings.machine.reach
     env = {name: value for each in both for name, value in each.env.items()}
     if modes[-1:] == [SEPARATE]:
         machine = next((each.machine for each in reversed(both) if each.machine), None)
-        layout, tests = _separate(folder, place, machine, step, tests)
+        layout, tests = _separate(source, place, machine, step, tests)
         reach = machine.reach if machine else reach
         env = {**layout.env, **env}
     if TEST not in tests:
@@ -195,16 +187,16 @@ def _check(folder: Path, settings: Settings, place: Place, step: StepSettings | 
 
 
 def _separate(
-    folder: Path, place: Place, machine: Machine | None, step: StepSettings | None, tests: Tree
+    source: Source, place: Place, machine: Machine | None, step: StepSettings | None, tests: Tree
 ) -> tuple[Layout, Tree]:
     """Returns what is laid out in the sandbox of a separate verifier, and its tests."""
     own = [f"steps/{step.name}/tests"] if step else []
     layout, workdir, env = place.layout, machine.workdir if machine else "", {}
     for directory in (*own, "tests"):
-        if (folder / directory / COMPOSE).exists():
+        if (source.path / directory / COMPOSE).exists():
             raise ValueError(f"{directory}/{COMPOSE} makes more than one container")
-        if (folder / directory / DOCKERFILE).exists():
-            layout = layout_of(folder, f"{directory}/{DOCKERFILE}")
+        if (source.path / directory / DOCKERFILE).exists():
+            layout = layout_of(source, f"{directory}/{DOCKERFILE}")
             tests = _below_tests(layout.files)
             break
     env = {**layout.env, **(machine.env if machine else {})}

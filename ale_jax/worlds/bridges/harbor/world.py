@@ -15,6 +15,7 @@ from ale_jax.sandbox.api import JudgedSandbox, SandboxStartError
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.sandbox.verify.verifier import REMEDY, REWARD, has_pytest
 from ale_jax.worlds.api import Message, Rewards, Step, World
+from ale_jax.worlds.bridges.harbor.dockerfile import Source
 from ale_jax.worlds.bridges.harbor.judging import judged
 from ale_jax.worlds.bridges.harbor.place import OPEN, Room, enter, prepare, spec_of
 from ale_jax.worlds.bridges.harbor.records import SOLUTION, SOLVE, HarborTask, Phase
@@ -31,18 +32,24 @@ NEXT = "This step has ended, and the next one follows."
 @dataclasses.dataclass(frozen=True)
 class TaskFolders(Finite):
     """The tasks that `path` has, of which those that their names choose are only evaluated.
-    dataset: as of `task_folders`. images, exclude: as of `read_tasks`. room: as of `spec_of`."""
+    dataset: as of `task_folders`. images, installed: as of `Harbor`. exclude: as of `read_tasks`.
+    room: as of `spec_of`."""
 
     eval_share: float = 0.2
     dataset: str = ""
     images: str = ""
+    installed: bool = False
     exclude: tuple[str, ...] = ()
     room: Room = ROOM
 
     def read(self) -> Mapping[str, Mapping[Name, Row]]:
         """Returns the tasks by split and name. ValueError as `task_folders` and `read_tasks`, and
         for a task of which there can be no sandbox."""
-        tasks = read_tasks(self._folders, self.images, self.exclude)
+        sources = [
+            Source(each, self.images.replace("{task}", each.name.lower()), self.installed)
+            for each in self._folders
+        ]
+        tasks = read_tasks(sources, self.exclude)
         for task in tasks:
             spec_of(task, SandboxSpec(network=OPEN), self.room)
         rows: dict[Name, Row] = {task.name: _row(task) for task in tasks}
@@ -76,14 +83,16 @@ class Harbor(World):
     folder: holds the folders of the tasks, and names their family; with `dataset`, which then names
     it, the file of a registry. dataset: as of `task_folders`. images: the image of a task that has
     none but a Dockerfile, with {task} for its name, such as host:5000/set/{task}; "" to lay
-    Dockerfiles out in the image of the run. exclude: names of tasks that are left out. eval_share:
-    of the tasks, those that are only evaluated; their names choose them. files_mb, memory_mb,
-    writable, command_seconds: as of `Room`.
+    Dockerfiles out in the image of the run. installed: the image has what Dockerfiles install, for
+    a separate verifier as well, so that such lines are passed over. exclude: names of tasks that
+    are left out. eval_share: of the tasks, those that are only evaluated; their names choose them.
+    files_mb, memory_mb, writable, command_seconds: as of `Room`.
     """
 
     folder: str
     dataset: str = ""
     images: str = ""
+    installed: bool = False
     exclude: Sequence[str] = ()
     eval_share: float = 0.2
     files_mb: int = Room.files_mb
@@ -103,6 +112,7 @@ class Harbor(World):
             eval_share=self.eval_share,
             dataset=self.dataset,
             images=self.images,
+            installed=self.installed,
             exclude=tuple(self.exclude),
             room=self._room,
         )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ale_jax.worlds.bridges.harbor.dockerfile import Layout, layout_of, workdir_of
+from ale_jax.worlds.bridges.harbor.dockerfile import Layout, Source, layout_of, workdir_of
 from ale_jax.worlds.bridges.harbor.trees import Leaf
 
 
@@ -35,7 +35,8 @@ def files(**content):
     ],
 )
 def test_what_a_dockerfile_lays_out(tmp_path, text, layout):
-    assert layout_of(*written(tmp_path, text)) == layout
+    folder, name = written(tmp_path, text)
+    assert layout_of(Source(folder), name) == layout
 
 
 @pytest.mark.parametrize(
@@ -54,10 +55,18 @@ def test_what_a_dockerfile_lays_out(tmp_path, text, layout):
 )
 def test_other_lines_are_refused_as_they_stand(tmp_path, line, why):
     with pytest.raises(ValueError, match=why) as refusal:
-        layout_of(*written(tmp_path, f"FROM a\n{line}\n"))
+        folder, name = written(tmp_path, f"FROM a\n{line}\n")
+        layout_of(Source(folder), name)
     assert str(refusal.value).startswith(f"in/Dockerfile: {line!r}")
 
 
 def test_the_working_directory_of_an_image_that_was_built(tmp_path):
     text = "FROM a AS b\nWORKDIR /no\nFROM c\nRUN make\nWORKDIR /x\nWORKDIR y\n"
     assert workdir_of(*written(tmp_path, text)) == "/x/y"
+
+
+def test_what_an_image_has_is_passed_over(tmp_path):
+    text = "FROM a\nWORKDIR /no\nFROM b\nRUN make\nWORKDIR /x\nCOPY --from=a /y /z\nCOPY a .\n"
+    folder, name = written(tmp_path, text)
+    found = layout_of(Source(folder, installed=True), name)
+    assert found == Layout("/x", {}, files(**{"/x/a": "a"}))

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from ale_jax.worlds.bridges.harbor.dockerfile import Layout
+from ale_jax.worlds.bridges.harbor.dockerfile import Layout, Source
 from ale_jax.worlds.bridges.harbor.registry import task_folders
 from ale_jax.worlds.bridges.harbor.task import read_task, read_tasks
 from ale_jax.worlds.bridges.harbor.trees import Leaf
@@ -12,7 +12,7 @@ from tests.worlds.bridges.harbor.legacy_folders import RUN_TESTS, SOLUTION, TASK
 
 
 def test_a_folder_becomes_a_task(tmp_path):
-    task = read_task(write_task(tmp_path / "7", {"tests/data/x.csv": "1,2"}))
+    task = read_task(Source(write_task(tmp_path / "7", {"tests/data/x.csv": "1,2"})))
     (phase,) = task.phases
     assert (task.name, task.metadata["difficulty"]) == ("7", "easy")
     assert (task.place.image, task.place.layout) == ("", Layout("/app"))
@@ -28,7 +28,7 @@ def test_a_folder_becomes_a_task(tmp_path):
 
 def test_what_a_task_does_not_say_is_as_in_terminal_bench(tmp_path):
     bare = {"task.yaml": "instruction: do it", "Dockerfile": None, "docker-compose.yaml": None}
-    task = read_task(write_task(tmp_path / "7", bare))
+    task = read_task(Source(write_task(tmp_path / "7", bare)))
     (phase,) = task.phases
     assert (phase.instruction, phase.seconds, phase.check.seconds) == ("do it", 360.0, 60.0)
     assert task.place.layout == Layout("/app")
@@ -36,7 +36,7 @@ def test_what_a_task_does_not_say_is_as_in_terminal_bench(tmp_path):
 
 def test_a_task_may_have_an_image_that_was_built(tmp_path):
     built = {"Dockerfile": "FROM x\nRUN make\nWORKDIR /srv\n"}
-    place = read_task(write_task(tmp_path / "Seven", built), "host:5000/{task}").place
+    place = read_task(Source(write_task(tmp_path / "Seven", built), "host:5000/seven")).place
     assert (place.image, place.layout) == ("host:5000/seven", Layout("/srv"))
 
 
@@ -50,9 +50,13 @@ def test_a_task_may_have_an_image_that_was_built(tmp_path):
 )
 def test_ways_to_run_pytest(tmp_path, line):
     assert (
-        read_task(write_task(tmp_path, {"run-tests.sh": line})).phases[0].check.pytest
+        read_task(Source(write_task(tmp_path, {"run-tests.sh": line}))).phases[0].check.pytest
         == "test_outputs.py"
     )
+
+
+def sources(folder):
+    return [Source(each) for each in task_folders(folder, "")]
 
 
 BROKEN = {
@@ -119,7 +123,7 @@ BROKEN = {
 def test_what_cannot_be_played_is_refused_by_its_name(tmp_path, changes, fault):
     folder = write_task(tmp_path / "seven", changes)
     with pytest.raises(ValueError, match=rf"task .*/seven: .*(?:{fault})"):
-        read_task(folder)
+        read_task(Source(folder))
 
 
 @pytest.mark.parametrize("name", ["solution.sh", "task.yaml", "tests/test_outputs.py"])
@@ -135,14 +139,14 @@ def test_what_is_no_file_is_not_read(tmp_path, name, kind):
     else:
         path.symlink_to(tmp_path / ("real" if kind == "link" else "nowhere"))
     with pytest.raises(ValueError, match=r"not a regular file|does not exist"):
-        read_task(tmp_path / "seven")
+        read_task(Source(tmp_path / "seven"))
 
 
 def test_a_link_to_a_folder_of_tests_is_refused(tmp_path):
     folder = write_task(tmp_path / "seven")
     (folder / "tests" / "more").symlink_to(tmp_path)
     with pytest.raises(ValueError, match="more is not a regular file"):
-        read_task(folder)
+        read_task(Source(folder))
 
 
 def test_tests_that_are_a_link_are_refused(tmp_path):
@@ -150,21 +154,21 @@ def test_tests_that_are_a_link_are_refused(tmp_path):
     (folder / "tests").rename(tmp_path / "elsewhere")
     (folder / "tests").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match="seven: tests is a link"):
-        read_task(folder)
+        read_task(Source(folder))
 
 
 def test_too_many_tests_are_refused(tmp_path):
     folder = write_task(tmp_path / "seven", {f"tests/{n}": "" for n in range(1001)})
     with pytest.raises(ValueError, match="more than 1000 files"):
-        read_task(folder)
+        read_task(Source(folder))
 
 
 def test_tasks_come_in_the_order_of_their_numbers(tmp_path):
     for name in ("10", "9", "b", "2"):
         write_task(tmp_path / name)
     (tmp_path / "README.md").write_text("not a task")
-    assert [task.name for task in read_tasks(task_folders(tmp_path, ""))] == ["b", "2", "9", "10"]
-    assert [task.name for task in read_tasks(task_folders(tmp_path, ""), exclude=["9", "b"])] == [
+    assert [task.name for task in read_tasks(sources(tmp_path))] == ["b", "2", "9", "10"]
+    assert [task.name for task in read_tasks(sources(tmp_path), exclude=["9", "b"])] == [
         "2",
         "10",
     ]
@@ -175,18 +179,18 @@ def test_every_folder_that_cannot_be_played_is_named(tmp_path):
     write_task(tmp_path / "first", {"solution.sh": None})
     write_task(tmp_path / "second", {"run-tests.sh": None})
     with pytest.raises(ValueError) as refusal:
-        read_tasks(task_folders(tmp_path, ""))
+        read_tasks(sources(tmp_path))
     first, second = str(refusal.value).splitlines()
     assert "/first: solution.sh is missing" in first
     assert "/second: run-tests.sh is missing" in second
-    assert [
-        task.name for task in read_tasks(task_folders(tmp_path, ""), exclude=["first", "second"])
-    ] == ["fine"]
+    assert [task.name for task in read_tasks(sources(tmp_path), exclude=["first", "second"])] == [
+        "fine"
+    ]
 
 
 def test_a_folder_without_tasks_is_refused(tmp_path):
     with pytest.raises(ValueError, match="there is no task"):
-        read_tasks(task_folders(tmp_path, ""))
+        read_tasks(sources(tmp_path))
     with pytest.raises(ValueError, match="does not exist"):
         task_folders(tmp_path / "nowhere", "")
 
@@ -194,4 +198,4 @@ def test_a_folder_without_tasks_is_refused(tmp_path):
 def test_what_is_left_out_has_to_be_there(tmp_path):
     write_task(tmp_path / "1")
     with pytest.raises(ValueError, match="exclude 2: there are no such tasks"):
-        read_tasks(task_folders(tmp_path, ""), exclude=["2"])
+        read_tasks(sources(tmp_path), exclude=["2"])

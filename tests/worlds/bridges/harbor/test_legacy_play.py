@@ -13,6 +13,7 @@ from ale_jax.sandbox.spec import WORK, SandboxSpec
 from ale_jax.status import Status
 from ale_jax.worlds.api import NoVerdictError, VerifierError
 from ale_jax.worlds.bridges.harbor import world as harbor
+from ale_jax.worlds.bridges.harbor.dockerfile import Source
 from ale_jax.worlds.bridges.harbor.place import Room
 from ale_jax.worlds.bridges.harbor.task import read_task
 from ale_jax.worlds.bridges.harbor.world import Harbor, TaskFolders
@@ -48,7 +49,7 @@ def box(runtime, tmp_path_factory):
 
 
 def task_of(folder, changes=None):
-    return read_task(write_task(folder / "seven", changes))
+    return read_task(Source(write_task(folder / "seven", changes)))
 
 
 def item_of(task):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ale_jax.sandbox.verify.verifier import parse_object, parse_text
+from ale_jax.worlds.bridges.harbor.dockerfile import Source
 from ale_jax.worlds.bridges.harbor.rewards import falls_short, total
 from ale_jax.worlds.bridges.harbor.settings import parse
 from ale_jax.worlds.bridges.harbor.task import read_task
@@ -30,7 +31,7 @@ def fault(folder) -> str:
 
 @pytest.mark.parametrize("name", PLAYED)
 def test_what_is_played_is_read_as_harbor_reads_it(tmp_path, name):
-    task, read = read_task(write(tmp_path / "one", PLAYED[name])), HARBORS["folders"][name]
+    task, read = read_task(Source(write(tmp_path / "one", PLAYED[name]))), HARBORS["folders"][name]
     place = task.place
     assert [place.cpus, place.memory_mb, place.storage_mb] == [
         read[field] or 0 for field in ("cpus", "memory_mb", "storage_mb")

@@ -204,6 +204,14 @@ def test_a_sandbox_is_as_the_task_asks(tmp_path):
     assert (spec.files_mb, spec.memory_mb) == (20, 300 + 20 * 9)
 
 
+def test_a_dockerfile_that_installs_is_built_by_the_user_or_passed_over(tmp_path):
+    changes = {"environment/Dockerfile": "FROM x\nRUN make\nWORKDIR /app\n"}
+    world, item = world_of(tmp_path / "Built", changes, images="host:5000/set/{task}")
+    assert world.sandbox(item, SandboxSpec()).image == "host:5000/set/one"
+    world, item = world_of(tmp_path / "run's", changes, installed=True)
+    assert world.sandbox(item, SandboxSpec()).image == SandboxSpec().image
+
+
 def test_a_task_without_a_solution_has_no_oracle(tmp_path):
     world, item = world_of(tmp_path, {"solution/solve.sh": None})
     assert world.oracle(item) is None
