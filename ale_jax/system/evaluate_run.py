@@ -17,10 +17,10 @@ from ale_jax.system.compilation import keep_compiled
 from ale_jax.system.hosts.commands import Alone
 from ale_jax.system.rollouts.opening import open_rollouts
 from ale_jax.system.rollouts.scheduler import RolloutScheduler
+from ale_jax.system.snapshot import snapshot
 from ale_jax.system.start import make_setting, restore
 from ale_jax.system.stopping import StopSignals
 from ale_jax.system.tasks import require_judged, tally
-from ale_jax.system.workdir import Workdir
 from ale_jax.worlds.schedule import Schedule
 
 NAME = "newest"
@@ -30,7 +30,7 @@ def evaluate(config: RunConfig, path: Path) -> Evaluation:
     """Returns how the newest policy of the run in `path` does; writes nothing there.
 
     Raises:
-      ValueError: there is no run of this config, it is in use, or it has no checkpoint yet.
+      ValueError: there is no run of this config, or it has no checkpoint yet.
       RolloutsFailed: the episodes cannot be played.
     """
     began = time.monotonic()
@@ -66,20 +66,21 @@ class OpenRun:
 
 @contextlib.contextmanager
 def opened(config: RunConfig, path: Path, step: int | None = None) -> Iterator[OpenRun]:
-    """Opens the run in `path` with the newest weights, or those of a step, for the block.
+    """Opens the run in `path` with the newest weights, or those of a step, for the block. The run
+    may go on meanwhile.
 
     ValueError as `evaluate`, and if there is no checkpoint of that step.
     """
     keep_compiled(config.compilation_cache)
     with contextlib.ExitStack() as stack:
-        workdir = stack.enter_context(Workdir.open(path, config))
+        workdir = stack.enter_context(snapshot(path, config))
         stop = stack.enter_context(StopSignals(config.checkpoint.grace_seconds))
         setting = make_setting(config, workdir, stop, Alone())
         stack.callback(setting.files.close)
         files = workdir.checkpoints, config.checkpoint.keep, _ignore, setting.files, workdir.lease
         start = restore(setting, stack.enter_context(Checkpoints(*files)), step)
         if start is None:
-            raise ValueError(f"there is no checkpoint in {workdir.checkpoints}: go on with the run")
+            raise ValueError(f"there is no checkpoint in {path}: go on with the run")
         scheduler = open_rollouts(setting, start, _ignore, "", stack).scheduler
         yield OpenRun(start.cursor.step, setting.schedule, scheduler, stop)
 

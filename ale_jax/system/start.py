@@ -148,7 +148,7 @@ def restore(setting: Setting, checkpoints: Checkpoints, step: int | None = None)
     if found is None:
         assert step is not None, "there is a complete checkpoint"
         kept = ", ".join(map(str, checkpoints.steps())) or "none"
-        raise ValueError(f"there is no checkpoint of step {step} in {setting.path}: it has {kept}")
+        raise ValueError(f"the run has no checkpoint of step {step}: it has {kept}")
     step, _, host = found
     if step and WARM_START not in recorded_names(setting.path):
         raise ValueError(

@@ -114,17 +114,10 @@ class Workdir:
           ValueError: there is no run, it is in use, or it has another config.
         """
         path = Path(path).resolve()
-        if not (path / CONFIG_FILE).is_file():
-            raise ValueError(f"workdir {path} holds no run: check --workdir")
+        _require_config(path)
         lease = Lease.take(path)
         try:
-            stored, wanted = _fixed(_stored(path)), _fixed(json.loads(json.dumps(config.to_json())))
-            _refuse_other_version(path, stored, wanted, "install the one that wrote it")
-            if differing := differing_fields(stored, wanted):
-                raise ValueError(
-                    f"workdir {path} holds a run of another config "
-                    f"({described_changes(stored, wanted, differing)}): give that config"
-                )
+            require_run(path, config)
         except BaseException:
             lease.close()
             raise
@@ -163,6 +156,23 @@ class Workdir:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def require_run(path: Path, config: RunConfig) -> None:
+    """Raises ValueError unless a folder holds a run of this config, as `Workdir.open` takes it."""
+    _require_config(path)
+    stored, wanted = _fixed(_stored(path)), _fixed(json.loads(json.dumps(config.to_json())))
+    _refuse_other_version(path, stored, wanted, "install the one that wrote it")
+    if differing := differing_fields(stored, wanted):
+        raise ValueError(
+            f"workdir {path} holds a run of another config "
+            f"({described_changes(stored, wanted, differing)}): give that config"
+        )
+
+
+def _require_config(path: Path) -> None:
+    if not (path / CONFIG_FILE).is_file():
+        raise ValueError(f"workdir {path} holds no run: check --workdir")
 
 
 def _lease(path: Path) -> Lease:

@@ -1,5 +1,6 @@
 """ale-jax eval as a user types it."""
 
+import contextlib
 import json
 import re
 
@@ -10,6 +11,7 @@ from ale_jax.evaluation.episodes import read_result
 from ale_jax.evaluation.plan import Plan
 from ale_jax.files import read_json
 from ale_jax.launch import main
+from ale_jax.system.lease import Lease
 from ale_jax.worlds.families import open_families
 from tests.evaluation.endpoint import endpoint
 from tests.system.whole_runs import run_here
@@ -130,7 +132,8 @@ def test_a_run_is_evaluated_at_a_step_and_its_figures_stay(tmp_path, runtime_nam
     line = ["ale-jax", "eval", *config, f"--workdir={tmp_path}/run", "--limit=3", "--json"]
     for policy, step in (("newest", 2), ("step:1", 1)):
         out = tmp_path / policy.replace(":", "")
-        assert main([*line, f"--out={out}", f"--policy={policy}"]) == 0
+        with contextlib.closing(Lease.take(tmp_path / "run")):  # as if the run went on
+            assert main([*line, f"--out={out}", f"--policy={policy}"]) == 0
         told = json.loads(capsys.readouterr().out.splitlines()[-1])
         assert told["all"]["episodes"] == 3 and told["all"]["policy_tokens"] > 0
         settings = json.loads((out / "eval.json").read_text())
@@ -143,4 +146,5 @@ def test_a_run_is_evaluated_at_a_step_and_its_figures_stay(tmp_path, runtime_nam
     assert main(["ale-jax", "compare", *pair]) == 0
     assert "cannot tell" in capsys.readouterr().out
     assert main([*line, f"--out={tmp_path}/x", "--policy=step:9"]) == 2
-    assert "there is no checkpoint of step 9" in capsys.readouterr().err
+    assert "the run has no checkpoint of step 9: it has " in capsys.readouterr().err
+    assert not list(tmp_path.glob(".*")), "no copy is left"
