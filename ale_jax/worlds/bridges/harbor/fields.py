@@ -5,10 +5,14 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import reprlib
 from collections.abc import Collection, Sequence
 from typing import Any
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Values of YAML may refer to each other, and be without end when they are written out.
+SHOWN = reprlib.Repr()
+SHOWN.maxstring = SHOWN.maxother = 80
 TEMPLATE = re.compile(r"\$\{([^}:]+)(?::-(.*))?\}")
 
 
@@ -21,7 +25,7 @@ class Fields:
 
     def __init__(self, values: Any, path: str = ""):
         if not isinstance(values, dict):
-            raise ValueError(f"{path or 'the file'} {values!r:.80} must be a table")
+            raise ValueError(f"{path or 'the file'} {SHOWN.repr(values)} must be a table")
         self._values, self._path, self._read = values, path, set[str]()
 
     def name(self, field: str) -> str:
@@ -33,7 +37,7 @@ class Fields:
 
     def wrong(self, field: str, why: str) -> ValueError:
         """Returns the refusal of a field."""
-        return ValueError(f"{self.name(field)} {self._values.get(field)!r:.80} {why}")
+        return ValueError(f"{self.name(field)} {SHOWN.repr(self._values.get(field))} {why}")
 
     def skip(self, *fields: str) -> None:
         """Notes fields that do not change how a task is played."""

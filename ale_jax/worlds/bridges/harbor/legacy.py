@@ -13,7 +13,7 @@ import yaml
 
 from ale_jax.worlds.bridges.harbor import scripts
 from ale_jax.worlds.bridges.harbor.dockerfile import Layout, Source, layout_of, workdir_of
-from ale_jax.worlds.bridges.harbor.fields import Fields
+from ale_jax.worlds.bridges.harbor.fields import SHOWN, Fields
 from ale_jax.worlds.bridges.harbor.records import (
     SOLVE,
     TESTS,
@@ -91,7 +91,8 @@ def _layout(source: Source) -> Layout:
     if (folder / COMPOSE).exists():
         services = _yaml(folder, COMPOSE).get("services")
         if not isinstance(services, dict) or list(services) != ["client"]:
-            raise ValueError(f"{COMPOSE} has services {services!r:.80}; only a 'client' is played")
+            told = SHOWN.repr(services)
+            raise ValueError(f"{COMPOSE} has services {told}; only a 'client' is played")
     if not (folder / DOCKERFILE).exists():
         return Layout(APP)
     if source.image:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import posixpath
+import shlex
 import time
 from collections.abc import Iterator
 
@@ -124,12 +125,12 @@ def enter(sandbox: JudgedSandbox, task: HarborTask, phase: Phase) -> str:
     workdir = task.place.layout.workdir
     lay(sandbox, below(workdir, phase.prepared))
     if SETUP in phase.prepared:
-        done = _run(sandbox, f"bash {workdir}/{SETUP}", LAY_S, workdir)
+        done = _run(sandbox, f"bash {shlex.quote(f'{workdir}/{SETUP}')}", LAY_S, workdir)
         if done.exit_code:
             return f"steps/{phase.name}/workdir/{SETUP} ended with {_words(done)}"
     if fault := _sick(sandbox, task, phase.health):
         return f"steps.healthcheck of {phase.name} {fault}"
-    sandbox.run(f"cd {workdir}")
+    sandbox.run(f"cd {shlex.quote(workdir)}")
     return ""
 
 

@@ -29,7 +29,7 @@ Tree = Mapping[str, Leaf]  # by path relative to something, with "/" between its
 
 def read_text(folder: Path, name: str) -> str:
     """Returns a text of a task's folder. ValueError, with its name, if it is none."""
-    content = _read(folder / name, name, MAX_TEXT_BYTES).content
+    content = _read(_inside(folder, name), name, MAX_TEXT_BYTES).content
     try:
         return content.decode()
     except UnicodeDecodeError as error:
@@ -38,16 +38,14 @@ def read_text(folder: Path, name: str) -> str:
 
 def read_leaf(folder: Path, name: str) -> Leaf:
     """Returns a file of a task's folder. ValueError, with its name, if it is none."""
-    return _read(folder / name, name, MAX_TREE_BYTES)
+    return _read(_inside(folder, name), name, MAX_TREE_BYTES)
 
 
 def read_tree(folder: Path, name: str) -> dict[str, Leaf]:
     """Returns the files of a subfolder, by path relative to it; none if it does not exist.
-    ValueError, with the name, for links, which could lead to any file of this machine, for what
-    is no file, and for too many or too large ones."""
-    top = folder / name
-    if top.is_symlink():  # the walk would follow it
-        raise ValueError(f"{name} is a link, not a folder")
+    ValueError, with the name, for links, for what is no file, and for too many or too large ones.
+    """
+    top = _inside(folder, f"{name}/")
     tree: dict[str, Leaf] = {}
     left = MAX_TREE_BYTES
     for path in _files(top):
@@ -95,6 +93,17 @@ def _archive(entries: Iterator[tuple[str, Leaf]]) -> bytes:
             member.size, member.mode = len(leaf.content), 0o755 if leaf.is_executable else 0o644
             archive.addfile(member, io.BytesIO(leaf.content))
     return buffer.getvalue()
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """Returns a path in a task's folder. ValueError if a link is on the way to it, which could lead
+    to any file of this machine."""
+    path = folder
+    for part in PurePosixPath(name).parts[: None if name.endswith("/") else -1]:
+        path /= part
+        if path.is_symlink():
+            raise ValueError(f"{path.relative_to(folder)} is a link, not a folder")
+    return folder / name
 
 
 def _files(top: Path) -> Iterator[Path]:

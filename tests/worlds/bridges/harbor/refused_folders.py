@@ -32,7 +32,7 @@ NOT_HERE = {
     "gpu types": (environment("gpu_types = ['H100']"), r"environment.gpu_types \['H100'\] asks"),
     "tpu": (
         environment("tpu = {type = 'v6e', topology = '2x4'}"),
-        r"environment.tpu \{'type': 'v6e', 'topology': '2x4'\} asks for a TPU",
+        r"environment.tpu \{'topology': '2x4', 'type': 'v6e'\} asks for a TPU",
     ),
     "servers of tools": (
         toml(f"{SERVER}args = ['x']\n"),
@@ -135,6 +135,11 @@ NOT_HERE = {
         environment("docker_image = 'UPPER case'"),
         r"environment.docker_image 'UPPER case' is not a valid image name",
     ),
+    "a link to a folder": (
+        {"environment/Dockerfile": "FROM x\nWORKDIR /app\nCOPY up/instruction.md .\n"}
+        | {"environment/up": "->.."},
+        r"environment/Dockerfile: 'COPY up/instruction.md .' environment/up is a link",
+    ),
     "a link inside": ({"tests/link": "->test.sh"}, r"tests/link is not a regular file"),
 }
 # What harbor refuses as well.
@@ -198,5 +203,9 @@ WRONG = {
     "a name that is none": (toml("[task]\nname = 'x'"), r"task.name 'x' must be ORGANISATION/NAME"),
     "no author": (toml("[task]\nname = 'a/b'\nauthors = [1]"), r"task.authors \[1\] must be"),
     "no metadata": (toml("metadata = 1"), r"metadata 1 must be a table"),
+    "a step behind a link": (
+        toml("[[steps]]\nname = 'one'") | {"steps/one": "->.."},
+        r"one: steps/one is a link, not a folder",
+    ),
     "a link to outside": ({"tests/link": "->/etc/passwd"}, r"tests/link is not a regular file"),
 }

@@ -66,6 +66,15 @@ BROKEN = {
     "no tests": ({"tests/test_outputs.py": None}, "runs tests/test_outputs.py, which does"),
     "no yaml": ({"task.yaml": "a: [b"}, "task.yaml is damaged"),
     "deep yaml": ({"task.yaml": "[" * 5000}, "task.yaml is damaged"),
+    "values without end": (
+        {
+            "task.yaml": "\n".join(
+                [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 30)]
+            ).replace("*a0", "x")
+            + "\ninstruction: *a29"
+        },
+        r"instruction \[\[\[",
+    ),
     "code in yaml": ({"task.yaml": "!!python/object/apply:os.getcwd []"}, "task.yaml is damaged"),
     "a list": ({"task.yaml": "- a"}, "task.yaml must hold fields, holds list"),
     "no text": ({"task.yaml": "a: \xff"}, "instruction is missing"),

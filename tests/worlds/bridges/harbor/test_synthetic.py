@@ -1,7 +1,10 @@
 """Folders that use every field, played in real sandboxes: the solution earns 1, and nothing 0."""
 
+from pathlib import Path
+
 import pytest
 
+from ale_jax import examples
 from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.worlds.bridges.harbor.world import Harbor
@@ -43,3 +46,16 @@ def test_the_solution_earns_1_and_doing_nothing_0(runtime, tmp_path, name):
         nothing = played(world, item, box, [world.nothing] * 3)
         paid = nothing.reward if name in PAYS else {"reward": nothing.reward}
         assert set(paid.values()) == {0.0}
+
+
+EXAMPLES = Path(examples.__path__[0]) / "harbor"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.iterdir()))
+def test_the_examples_are_sound(runtime, name):
+    world = Harbor(str(EXAMPLES), eval_share=0.0)
+    item = world.families["harbor"].find("harbor", name, "train")
+    with runtime.start(world.sandbox(item, SandboxSpec()), {"role": "test"}) as box:
+        assert played(world, item, box, world.oracle(item)).reward == 1.0
+        assert played(world, item, box, [world.nothing]).reward == 0.0
