@@ -265,6 +265,15 @@ class ChatTokenizer:
         """Returns the ids of a text that may name special tokens."""
         return self._encoder.text_ids(text)
 
+    def plain_ids(self, text: str) -> np.ndarray:
+        """Returns the ids of a text, in which the names of special tokens are text."""
+        return self._encoder.reply_ids(text, "")
+
+    @property
+    def end_of_text(self) -> int:
+        """The token that stands between texts; the one that ends a turn, if there is no other."""
+        return self.stop_ids[min(1, len(self.stop_ids) - 1)]
+
     def reply_ids(self, text: str) -> np.ndarray:
         """Returns the ids of a reply that the policy did not write (an oracle's), end of turn
         included."""

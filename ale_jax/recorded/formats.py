@@ -1,8 +1,10 @@
-"""The formats of records. What a record has says which one it is:
+"""The formats of records, which their fields tell apart:
 
-world, family, messages      an episode of ours, of `ale-jax eval` or a run's evaluation
-messages                     OpenAI's chat messages, also with tools
-conversations                ShareGPT
+- `world`, `family`, `item`: an episode of ours, of `ale-jax eval` or a run's evaluation
+- `messages`: OpenAI's chat messages, also with tools
+- `conversations`: ShareGPT
+- `steps`: ATIF
+- `text`: plain text
 """
 
 from __future__ import annotations
@@ -14,19 +16,32 @@ from typing import Any
 from ale_jax.evaluation.episodes import EpisodeRecord
 from ale_jax.recorded.atif import of_atif
 from ale_jax.recorded.conversation import Conversation, with_calls
-from ale_jax.recorded.messages import of_messages, of_sharegpt
+from ale_jax.recorded.messages import of_messages, of_sharegpt, reward_of
+from ale_jax.recorded.plain import Text, of_text
 
+TEXT = "text"
 Read = Callable[[Mapping[str, Any]], Conversation]
 
 
-def conversation_of(record: Mapping[str, Any]) -> Conversation:
-    """Returns the conversation of a record. ValueError, which begins with the field, for what is
+def read_record(record: Mapping[str, Any]) -> Conversation | Text:
+    """Returns what is learned of a record. ValueError, which begins with the field, for what is
     missing or wrong."""
     for fields, read in _FORMATS.items():
         if all(field in record for field in fields):
             return read(record)
-    known = ", ".join(fields[0] for fields in _FORMATS if len(fields) == 1)
+    if TEXT in record:
+        return of_text(record, reward_of(record))
+    known = ", ".join([*(fields[0] for fields in _FORMATS if len(fields) == 1), TEXT])
     raise ValueError(f"{known}: none of these fields is there, but {', '.join(record) or 'none'}")
+
+
+def conversation_of(record: Mapping[str, Any]) -> Conversation:
+    """Returns the conversation of a record. ValueError as from `read_record`, or if it is a plain
+    text."""
+    read = read_record(record)
+    if isinstance(read, Text):
+        raise ValueError("text: it is no conversation")
+    return read
 
 
 def of_episode(record: Mapping[str, Any]) -> Conversation:

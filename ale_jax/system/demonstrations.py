@@ -23,6 +23,7 @@ from ale_jax.gateway.messages import ChatMessage
 from ale_jax.model.tokenizer import ChatTokenizer, tools_text, train_bpe
 from ale_jax.recorded.conversation import TOOL, Conversation, with_calls
 from ale_jax.recorded.messages import CALL_ID
+from ale_jax.recorded.plain import Text
 from ale_jax.recorded.samples import exchanges_of, learned_exchanges
 from ale_jax.records import Task
 from ale_jax.rollout.idle import IdleSandboxes
@@ -164,19 +165,22 @@ def is_noisy(task: Task, share: float) -> bool:
 
 
 def make_tokenizer(
-    given: str, vocab_size: int, conversations: Iterable[Conversation], folder: Path
+    given: str, vocab_size: int, told: Iterable[Conversation | Text], folder: Path
 ) -> ChatTokenizer:
-    """Loads the tokenizer `given`, or trains a BPE on the conversations; saves it to `folder`."""
+    """Loads the tokenizer `given`, or trains a BPE on what is told; saves it to `folder`."""
     if given:
         tokenizer = ChatTokenizer.load(given)
     else:
-        messages = itertools.chain.from_iterable(map(_texts, conversations))
+        messages = itertools.chain.from_iterable(map(_texts, told))
         tokenizer = ChatTokenizer(train_bpe(messages, vocab_size))
     tokenizer.save(folder)
     return tokenizer
 
 
-def _texts(conversation: Conversation) -> Iterator[dict[str, str]]:
+def _texts(conversation: Conversation | Text) -> Iterator[dict[str, str]]:
+    if isinstance(conversation, Text):
+        yield {"role": "user", "content": conversation.text}
+        return
     if conversation.tools:
         yield {"role": "system", "content": tools_text(conversation.tools)}
     for message in conversation.messages:

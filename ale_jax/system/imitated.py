@@ -14,7 +14,8 @@ from ale_jax.data.mixing import end_of_epochs, mix
 from ale_jax.data.packing import Sample, pack_all
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.recorded.conversation import Conversation, ItemKey
-from ale_jax.recorded.sets import Reader, RecordedSet, Terms, conversations
+from ale_jax.recorded.plain import Text
+from ale_jax.recorded.sets import Reader, RecordedSet, Terms, contents
 from ale_jax.records import Batch
 from ale_jax.system.demonstrations import conversation_of, tokenize
 from ale_jax.system.trainer import Trainer
@@ -68,11 +69,13 @@ def _loss(trainer: Trainer, batches: Sequence[Batch]) -> float:
     return trainer.nll(batches) / float(count_loss_denominator(batches, "tokens"))
 
 
-def texts(config: RunConfig, domains: Sequence[Sequence[Transcript]]) -> Iterator[Conversation]:
+def texts(
+    config: RunConfig, domains: Sequence[Sequence[Transcript]]
+) -> Iterator[Conversation | Text]:
     """Yields all that is learned from, of which a tokenizer can be trained."""
     yield from map(conversation_of, itertools.chain(*domains))
     for data in config.warm_start.data:
-        yield from (told for _, told in conversations(data, config.worlds.folder))
+        yield from (told for _, told in contents(data, config.worlds.folder))
 
 
 def read_sets(

@@ -3,6 +3,7 @@
 import itertools
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -46,10 +47,8 @@ def test_those_that_earned_less_are_dropped_and_counted(tokenizer, tmp_path):
     records = [talk(n, reward=n / 10) for n in range(10)]
     found = read(tokenizer, tmp_path, records, min_reward=0.7)
     assert texts(tokenizer, found.learned) == ["done 7", "done 8", "done 9"]
-    assert (found.conversations, found.dropped) == (10, {POOR: 7})
-    assert (
-        "10 conversations: 3 learned, 0 held out, 7 dropped (7 below min_reward)" in found.account
-    )
+    assert (found.used, found.dropped) == ((3, 0), {POOR: 7})
+    assert "10 records: 3 learned, 0 held out, 7 dropped (7 below min_reward)" in found.account
 
 
 def test_a_conversation_without_a_reward_cannot_be_chosen_by_it(tokenizer, tmp_path):
@@ -122,3 +121,31 @@ def test_epochs_end_with_the_last_sample_of_the_slowest_set(sets, epochs):
     if end:
         domain, number = place(end - 1, ratios)
         assert number + 1 == epochs * sizes[domain]
+
+
+def test_every_token_of_a_text_is_learned_once(tokenizer, tmp_path):
+    long = "A sentence of a book, which ends with <|im_end|>. " * 40
+    found = read(tokenizer, tmp_path, [{"text": long}, {"text": "short"}, talk(1)])
+    assert found.used == (3, 0) and found.replies == 1 and len(found.learned) > 3
+    blocks = [sample.turns[0] for sample in found.learned[:-1]]
+    assert max(len(b.prompt_ids) + len(b.action_ids) for b in blocks) == SHAPE.pack_length
+    end = tokenizer.end_of_text
+    learned = np.concatenate([block.action_ids for block in blocks])
+    expected = [*tokenizer.plain_ids(long), end, *tokenizer.plain_ids("short"), end]
+    np.testing.assert_array_equal(learned, expected)
+    before = [end, *expected[:-1]]  # behind each token that is learned first stands its own
+    starts = np.cumsum([0, *(len(block.action_ids) for block in blocks)])[:-1]
+    assert [int(block.prompt_ids[0]) for block in blocks] == [before[start] for start in starts]
+    (special,) = tokenizer.text_ids("<|im_end|>")
+    assert special not in tokenizer.plain_ids(long)
+
+
+@pytest.mark.parametrize("text", [3, " ", None])
+def test_a_text_that_is_none_is_named(tokenizer, tmp_path, text):
+    with pytest.raises(ValueError, match=r"line 1: text: .* is no text"):
+        read(tokenizer, tmp_path, [{"text": text}])
+
+
+def test_texts_that_earned_less_are_dropped(tokenizer, tmp_path):
+    records = [{"text": "good", "reward": 1.0}, {"text": "bad", "reward": 0.2}]
+    assert read(tokenizer, tmp_path, records, min_reward=0.5).dropped == {POOR: 1}

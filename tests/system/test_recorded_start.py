@@ -67,9 +67,9 @@ def test_it_says_what_became_of_each_set(run):
     told = [
         e.detail for e in read_events(workdir / "events.jsonl").records if e.kind == "recorded_data"
     ]
-    assert "odd: 60 conversations: " in told[0] and "30 dropped (30 below min_reward)" in told[0]
-    assert "all: 30 conversations: " in told[1] and ", 0 dropped; 30 replies" in told[1]
-    assert "recorded data: odd: 60 conversations" in said
+    assert "odd: 60 records: " in told[0] and "30 dropped (30 below min_reward)" in told[0]
+    assert "all: 30 records: " in told[1] and ", 0 dropped; 30 replies" in told[1]
+    assert "recorded data: odd: 60 records" in said
 
 
 @pytest.mark.heavy
