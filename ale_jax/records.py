@@ -89,8 +89,7 @@ class EpisodeKey:
     """The position of an episode in its run. All its randomness is derived from this key.
 
     `EpisodeKey("train", group=12, member=3, task=task, num_prefix_turns=2)` is the fourth attempt
-    of the thirteenth group of training at `task`, from the state after the expert's first two
-    turns.
+    of the thirteenth group of training at `task`, after the expert's first two turns.
 
     phase: "train", "eval/warm_start", ...; group: index of the task within that phase;
     member: index of the attempt within the group. A retry keeps its key.
@@ -222,7 +221,8 @@ class Episode:
     cut before they held an action, by a limit that the policy's side knows; None of an agent's
     program, of whose replies nobody knows whether they were carried out. solved_at: the reward from
     which the task is solved. rewards: what was earned by the names that the world gives, without
-    weights. metrics: what else it tells.
+    weights. metrics: what else it tells. told: of our loop's evaluations, role and text of each
+    message, and whether it is a reply that met an error.
     """
 
     key: EpisodeKey
@@ -240,6 +240,7 @@ class Episode:
     solved_at: float = 1.0
     rewards: tuple[tuple[str, float], ...] = ()
     metrics: tuple[tuple[str, float], ...] = ()
+    told: tuple[tuple[str, str, bool], ...] = ()
 
     @property
     def is_solved(self) -> bool:
@@ -273,9 +274,8 @@ class SideBranch:
 class CallCounts:
     """What an episode's agents did to their conversations. forks: calls that do not continue the
     newest reply of theirs. edited: of these, those after a reply that the agent has changed. lost:
-    replies that the agent may not have got. left_out: sampled tokens that are in no conversation
-    which was chosen to be trained on. unseen: what the agents sent and the policy was not shown, by
-    name."""
+    replies that the agent may not have got. left_out: sampled tokens of no conversation that was
+    chosen to be trained on. unseen: what agents sent and the policy was not shown, by name."""
 
     forks: int = 0
     edited: int = 0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from ale_jax.agent.api import (
     Reply,
     StateMemory,
 )
+from ale_jax.agent.recording import RecordingPolicy
 from ale_jax.config.agent import AgentLimits
 from ale_jax.records import Episode, EpisodeKey, Prefix
 from ale_jax.sandbox.api import SandboxError, SandboxStartError, SavedState
@@ -78,11 +80,11 @@ def play(
     memory: states of prefixes that are slow to replay; None replays every prefix. Failures of the
     system are returned as a status, never as a reward of 0.
     """
-    playing = _Playing(world, memory)
+    playing, recorded = _Playing(world, memory), RecordingPolicy(policy)
     start = time.monotonic()
     reward, detail = None, ""
     try:
-        status, reward = playing.run(policy, key, limits, prefix)
+        status, reward = playing.run(recorded, key, limits, prefix)
     except NoVerdictError as error:
         # The verdict counts as 0. What steps have earned before, they have earned.
         status, reward, detail = Status.NO_VERDICT, playing.earned(), str(error)
@@ -105,6 +107,19 @@ def play(
         solved_at=world.solved_at,
         rewards=world.rewards,
         metrics=playing.metrics,
+        # Of training, the ledger has all that is needed, in tokens.
+        told=() if key.is_trained_on else _told(recorded.messages, playing.failed_replies),
+    )
+
+
+def _told(
+    messages: Sequence[Message], failed: Collection[int]
+) -> tuple[tuple[str, str, bool], ...]:
+    """failed: which of the replies, from 0, met an error."""
+    replies = itertools.count()
+    return tuple(
+        (each.role, each.content, each.role == "assistant" and next(replies) in failed)
+        for each in messages
     )
 
 
@@ -125,6 +140,7 @@ class _Playing:
         self.verifier_seconds = 0.0
         self.step_rewards: list[float] = []  # of all steps, those of a prefix included
         self.cut_replies: list[int] = []
+        self.failed_replies: list[int] = []
         self.metrics: tuple[tuple[str, float], ...] = ()
         self._seen: list[str] = []
         self._actions: list[str] = []
@@ -174,6 +190,8 @@ class _Playing:
             except NoVerdictError:
                 self.turns += 1  # the reply was played, and what it led to counts
                 raise
+            if step.failed or step.malformed:
+                self.failed_replies.append(self.turns)
             self.turns += 1
             self._actions.append(reply.text)
             self.step_rewards.append(step.reward)

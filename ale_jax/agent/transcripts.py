@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from ale_jax.agent.api import Policy, Reply
 from ale_jax.agent.loop import ScriptedPolicy, play
+from ale_jax.agent.recording import RecordingPolicy
 from ale_jax.config.agent import AgentLimits
 from ale_jax.records import Episode, EpisodeKey, Task
 from ale_jax.sandbox.api import JudgedSandbox
@@ -26,20 +26,6 @@ class Transcript:
     failed: tuple[bool, ...]
     tools: tuple[Mapping[str, Any], ...] = ()
     reward: float = 1.0
-
-
-class RecordingPolicy:
-    """Records the whole conversation of the policy that it wraps."""
-
-    def __init__(self, policy: Policy):
-        self._policy = policy
-        self.messages: list[Message] = []
-
-    def reply(self, new_messages: Sequence[Message]) -> Reply:
-        self.messages.extend(new_messages)
-        reply = self._policy.reply(new_messages)
-        self.messages.append(Message("assistant", reply.text))
-        return reply
 
 
 def demonstration(

@@ -279,13 +279,14 @@ def episode_of(fields: Mapping[str, Any]) -> Episode:
         tuple((str(name), float(value)) for name, value in fields.get(each, ()))
         for each in ("rewards", "metrics")
     )
-    cut = fields.get("cut_replies", ())
+    cut, told = fields.get("cut_replies", ()), fields.get("told", ())
     own = {
         "key": key,
         "status": status,
         "step_rewards": earned,
         "rewards": rewards,
         "metrics": metrics,
+        "told": tuple((str(role), str(text), bool(failed)) for role, text, failed in told),
         "cut_replies": None if cut is None else tuple(map(int, cut)),
     }
     return Episode(**{**fields, **own})

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any
 
 import httpx
 
-from ale_jax.agent.transcripts import RecordingPolicy
 from ale_jax.config.engine import Sampling
 from ale_jax.errors import RunFailed
 from ale_jax.evaluation.chat import ChatPolicy
@@ -61,8 +62,7 @@ class EndpointPlayer:
             limits = dataclasses.replace(family.limits, reply_tokens=most)
             offer = functools.partial(family.offer, key.task)
             chat = ChatPolicy(client, self._endpoint, self._sampling, limits, offer)
-            policy = RecordingPolicy(chat)
-            episode = runner.play(key, policy, attempt=(key, attempt)).episode
+            episode = runner.play(key, chat, attempt=(key, attempt)).episode
             if not STATUS_RULES[episode.status].retry:
                 break
         if episode.status is Status.MODEL_ERROR:
@@ -70,15 +70,20 @@ class EndpointPlayer:
                 f"the policy does not answer ({episode.detail:.300}): the same command goes on "
                 "once it does"
             )
-        told = record_of(plan.families, episode, chat.tokens, policy.messages)
+        told = record_of(plan.families, episode, chat.tokens)
         return dataclasses.replace(told, prompt_tokens=chat.prompt_tokens)
 
 
 def record_of(
-    families: Families, episode: Episode, tokens: int, messages: Sequence[Message], turns: int = -1
+    families: Families,
+    episode: Episode,
+    tokens: int,
+    turns: int = -1,
+    messages: Sequence[Message] = (),
 ) -> EpisodeRecord:
     """Returns an episode as it is written down. tokens: that the policy wrote. turns: instead of
-    the episode's, which those of an agent's program does not count; -1: the episode's."""
+    the episode's, which those of an agent's program does not count; -1: the episode's. messages: of
+    an agent's program, whose conversation the episode does not tell."""
     key, family = episode.key, families[episode.key.task.family]
     reward = episode.reward
     return EpisodeRecord(
@@ -97,9 +102,24 @@ def record_of(
         seconds=episode.seconds,
         metadata=_metadata(families, key.task),
         world_digest=_digests(families)[family.name],
-        messages=[{"role": each.role, "content": each.content} for each in messages],
+        messages=_told(episode) or [{"role": m.role, "content": m.content} for m in messages],
         tools=family.offer(key.task).tools,
     )
+
+
+def _told(episode: Episode) -> list[dict[str, Any]]:
+    """The conversation. Who learns from it leaves out replies that were cut before they held an
+    action (`weight` 0), and may leave out those that met an error."""
+    messages: list[dict[str, Any]] = []
+    replies = itertools.count()
+    for role, text, has_failed in episode.told:
+        message: dict[str, Any] = {"role": role, "content": text}
+        if has_failed:
+            message["is_error"] = True
+        if role == "assistant" and next(replies) in (episode.cut_replies or ()):
+            message["weight"] = 0
+        messages.append(message)
+    return messages
 
 
 @functools.lru_cache(maxsize=8)

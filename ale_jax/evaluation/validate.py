@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ale_jax.agent.loop import ScriptedPolicy
-from ale_jax.agent.transcripts import RecordingPolicy
+from ale_jax.agent.recording import RecordingPolicy
 from ale_jax.records import Episode, EpisodeKey, Task
 from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.status import STATUS_RULES

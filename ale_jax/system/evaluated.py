@@ -50,12 +50,13 @@ def record_of_trajectory(families: Families, trajectory: Trajectory) -> EpisodeR
         families,
         trajectory.episode,
         trajectory.num_policy_tokens,
-        list(_messages(trajectory, family)),
         len(list(trajectory.sampled_turns)),
+        list(_messages(trajectory, family)),
     )
 
 
 def _messages(trajectory: Trajectory, family: Family) -> Iterator[Message]:
+    """Of an agent's program, as far as its turns tell."""
     if family.world.system_prompt:
         yield Message("system", family.world.system_prompt)
     for number, turn in enumerate(trajectory.turns):

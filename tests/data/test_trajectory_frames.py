@@ -44,6 +44,7 @@ def full():
         detail="at the limit",
         step_rewards=(0.1, 0.2),
         rewards=(("format", 0.1), ("tests", 0.5)),
+        told=(("user", "go", False), ("assistant", "é", True)),
     )
     episode = dataclasses.replace(episode, cut_replies=(0,))
     return dataclasses.replace(

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 
 import jax
 import numpy as np
@@ -17,11 +18,14 @@ from ale_jax.gateway.custody.ledger import Ledger, ReplyLimits
 from ale_jax.gateway.server import served
 from ale_jax.model.params import init_params
 from ale_jax.model.tokenizer import ChatTokenizer, tools_text, train_bpe
+from ale_jax.recorded.formats import conversation_of
+from ale_jax.recorded.samples import exchanges_of
 from ale_jax.records import FREE, EpisodeKey, Prefix, Task
 from ale_jax.rollout.worker import RolloutWorker, WorkerSpec
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.status import Status
 from ale_jax.system.demonstrations import oracle_expert
+from ale_jax.system.evaluated import record_of_trajectory
 from ale_jax.worlds import Reply
 from ale_jax.worlds.families import open_families
 from tests.engine.shapes import engine_shape
@@ -99,3 +103,20 @@ def test_a_demonstration_reads_what_the_policy_reads(play, tokenizer):
     played = play("d")
     np.testing.assert_array_equal(expert.turns[0].prompt_ids, played.turns[0].prompt_ids)
     assert tokenizer.decode(expert.turns[0].action_ids) == transcript.messages[1].content
+
+
+def test_a_recorded_episode_reads_what_the_policy_read(play, tokenizer):
+    """Also with the results of several calls, which are messages of their own."""
+    families, key = open_families((DOMAIN,)), EpisodeKey("eval/a", 0, 0, TASK)
+    trajectory = play("f", key)
+    record = record_of_trajectory(families, trajectory)
+    told = json.loads(json.dumps(dataclasses.asdict(record)))
+    exchanges = exchanges_of(conversation_of(told), tokenizer)
+    end = tokenizer.stop_ids[0]
+    for (prompt_ids, reply_ids), turn in zip(exchanges, trajectory.turns, strict=True):
+        # A reply that was cut off is ended by what follows it, and a recorded one by itself.
+        read_ids = turn.prompt_ids[1:] if turn.prompt_ids[0] == end else turn.prompt_ids
+        np.testing.assert_array_equal(prompt_ids, read_ids)
+        assert Reply(tokenizer.decode(reply_ids)).calls == Reply(turn.action_text).calls
+    results = [each for each in record.messages if each["role"] == "tool"]
+    assert len(results) == len(Reply(trajectory.turns[0].action_text).calls)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ale_jax.agent.loop import ScriptedPolicy, play
-from ale_jax.agent.transcripts import RecordingPolicy
+from ale_jax.agent.recording import RecordingPolicy
 from ale_jax.config.agent import AgentLimits
 from ale_jax.config.worlds import Domain
 from ale_jax.records import EpisodeKey, Status, Task
