@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import posixpath
 import shlex
 from collections.abc import Sequence
 
 from ale_jax.sandbox.api import JudgedSandbox, SandboxError
-from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.verify.verifier import (
     Evidence,
     Judgement,
@@ -84,7 +82,7 @@ def _verifier(check: Check, sandbox: JudgedSandbox) -> Verifier:
 def _apart(sandbox: JudgedSandbox, check: Check, is_last: bool) -> Judgement:
     """Judges the artifacts alone, on a machine where nothing of the policy has run."""
     archives, directories = _collected(sandbox, check.artifacts)
-    saved, network = (b"" if is_last else sandbox.snapshot()), sandbox.network
+    saved = b"" if is_last else sandbox.snapshot()
 
     def restore() -> None:  # the machine is new
         assert check.layout
@@ -101,12 +99,6 @@ def _apart(sandbox: JudgedSandbox, check: Check, is_last: bool) -> Judgement:
     finally:
         if not is_last:
             sandbox.restore(saved)
-            _keep(sandbox, network)
-
-
-def _keep(sandbox: JudgedSandbox, network: EgressPolicy) -> None:
-    if sandbox.network != network:
-        sandbox.set_network(network)
 
 
 def _collected(
@@ -121,7 +113,7 @@ def _collected(
         sandbox.replace_directory(REPORT, {})  # a file system that the policy has not filled
         path = artifact.source.lstrip("/")
         excluded = [f"--exclude={pattern}" for pattern in artifact.exclude]
-        argv = ["tar", "-c", "-f", ARCHIVE, "-C", "/", "--no-wildcards-match-slash", *excluded]
+        argv = ["tar", "-c", "-f", ARCHIVE, "-C", "/", *excluded]
         env = {"PATH": trusted_path(sandbox.spec.writable)}
         done = sandbox.exec([*argv, "--", path], LAY_S, cwd="/", env=env)
         if sandbox.exec(["test", "-e", artifact.source], cwd="/", env=env).exit_code:
@@ -133,6 +125,6 @@ def _collected(
         except ValueError as error:
             raise NoVerdictError(f"artifact {artifact.source}: {error}") from error
         is_directory = sandbox.exec(["test", "-d", artifact.source], cwd="/", env=env)
-        if is_directory.exit_code == 0 and posixpath.normpath(artifact.source) not in directories:
+        if is_directory.exit_code == 0:
             directories.append(artifact.source)
     return archives, directories

@@ -84,7 +84,7 @@ def parse(text: str) -> Settings:
     if version not in VERSIONS:
         raise ValueError(f"schema_version {version!r:.80} must be one of {', '.join(VERSIONS)}")
     machine = read_machine(top.table("environment"))
-    steps = tuple(map(_step, top.tables("steps")))
+    steps = tuple(_step(table, machine) for table in top.tables("steps"))
     if len({step.name.casefold() for step in steps}) < len(steps):
         raise ValueError(f"steps {[step.name for step in steps]!r:.200} names one twice")
     strategy = top.choice("multi_step_reward_strategy", ("mean", "final"), "mean")
@@ -111,7 +111,7 @@ def _agent(table: Fields) -> Agent:
     return found
 
 
-def _judging(table: Fields, agents: Machine | None) -> Judging:
+def _judging(table: Fields, agents: Machine) -> Judging:
     mode = table.choice("environment_mode", (SHARED, SEPARATE))
     machine = None
     if table.has("environment"):
@@ -122,8 +122,7 @@ def _judging(table: Fields, agents: Machine | None) -> Judging:
         if machine.health:
             inner = table.table("environment")
             raise inner.wrong("healthcheck", "has nothing to wait for: the verifier has no service")
-        if agents:
-            check_alike(machine, agents, table.name("environment"))
+        check_alike(machine, agents, table.name("environment"))
     table.skip("environment")
     found = Judging(
         seconds=table.seconds("timeout_sec", 600.0),
@@ -138,14 +137,14 @@ def _judging(table: Fields, agents: Machine | None) -> Judging:
     return found
 
 
-def _step(table: Fields) -> StepSettings:
+def _step(table: Fields, machine: Machine) -> StepSettings:
     name = table.text("name")
     if not STEP.fullmatch(name):
         raise table.wrong("name", "must be the name of a folder in steps/")
     found = StepSettings(
         name=name,
         agent=_agent(table.table("agent")),
-        judging=_judging(table.table("verifier"), None),
+        judging=_judging(table.table("verifier"), machine),
         min_reward=table.thresholds("min_reward"),
         health=read_health(table),
         artifacts=_artifacts(table),

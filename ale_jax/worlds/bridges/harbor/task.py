@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import posixpath
 import re
 from collections.abc import Collection, Sequence
@@ -142,7 +143,7 @@ def _phase(source: Source, settings: Settings, place: Place, step: StepSettings 
         health=step.health if step else None,
         solution=solution or None,
         min_reward=step.min_reward if step else {},
-        **({} if seconds is None else {"seconds": seconds}),
+        seconds=math.inf if seconds is None else seconds,
     )
 
 
@@ -191,7 +192,7 @@ def _separate(
 ) -> tuple[Layout, Tree]:
     """Returns what is laid out in the sandbox of a separate verifier, and its tests."""
     own = [f"steps/{step.name}/tests"] if step else []
-    layout, workdir, env = place.layout, machine.workdir if machine else "", {}
+    layout = place.layout
     for directory in (*own, "tests"):
         if (source.path / directory / COMPOSE).exists():
             raise ValueError(f"{directory}/{COMPOSE} makes more than one container")
@@ -199,9 +200,10 @@ def _separate(
             layout = layout_of(source, f"{directory}/{DOCKERFILE}")
             tests = _below_tests(layout.files)
             break
+    workdir = (machine and machine.workdir) or layout.workdir or place.layout.workdir
     env = {**layout.env, **(machine.env if machine else {})}
     files = {p: leaf for p, leaf in layout.files.items() if not p.startswith(f"{TESTS}/")}
-    return Layout(workdir or layout.workdir or place.layout.workdir, env, files), tests
+    return Layout(workdir, env, files), tests
 
 
 def _below_tests(files: Tree) -> dict[str, Leaf]:

@@ -77,6 +77,10 @@ NOT_HERE = {
         verifier("environment = {docker_image = 'x'}"),
         r"verifier.environment.docker_image 'x' differs from environment.docker_image",
     ),
+    "another image to judge a step in": (
+        step("verifier = {environment = {docker_image = 'x'}}"),
+        r"steps\[0\].verifier.environment.docker_image 'x' differs from",
+    ),
     "more memory to judge in": (
         verifier("environment = {memory_mb = 4096}"),
         r"verifier.environment.memory_mb 4096 differs from",
