@@ -70,7 +70,8 @@ def main() -> int:
         print(f"{name:20} {found[name]}", flush=True)
     print(json.dumps(found))
     missed = _missed(found)
-    print(*(f"missed: {each}" for each in missed), sep="\n", file=sys.stderr)
+    for name in missed:
+        print(f"missed: {name}", file=sys.stderr)
     return int(bool(missed))
 
 
