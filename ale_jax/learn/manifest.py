@@ -16,7 +16,7 @@ from typing import Any
 
 from ale_jax.files import read_json, write_json
 
-FORMAT = 3
+FORMAT = 2
 MANIFEST_FILE = "manifest.json"
 
 Digest = dict[str, int | str]  # bytes, sha256

@@ -90,7 +90,13 @@ class Cursor:
 
     @classmethod
     def restore(cls, saved: Mapping[str, Any]) -> Cursor:
-        """Returns the position that was saved with a checkpoint."""
+        """Returns the position that was saved with a checkpoint. ValueError if the version that
+        wrote it had one position for all domains."""
+        if "next_groups" not in saved:
+            raise ValueError(
+                "the checkpoint has no next_groups, as it is of an earlier version of ALE-JAX: use "
+                "the version that wrote it, or start a new run"
+            )
         lists = {name: tuple(saved[name]) for name in ("groups", "next_groups", "round")}
         return cls(**{**saved, **lists})
 

@@ -58,7 +58,7 @@ def train_loop(
     """Trains from the state at `cursor` until `rl.steps` steps are made. Returns the last cursor.
 
     Consumes: the oldest fresh groups of the replay buffer, one step's worth at a time.
-    Waits for: that many complete groups.
+    Waits for: that many complete groups, of each domain its own number.
     Unblocked by: the rollout scheduler, which adds finished episodes to the buffer.
 
     Errors: RunFailed if updates are not finite (see SkippedUpdates), or groups fail in a row.

@@ -144,7 +144,7 @@ def interrupted_evaluation(folder: Path, seed: int) -> Counter[tuple[str, str, s
     while keys := plan.left(finished(out)):
         with EpisodeWriter(out) as writer:
             for key in keys[: draw.randint(1, len(keys))]:
-                writer.write(record_of(families, _played(key), 1, ()))
+                writer.write(record_of(families, _played(key), 1))
     counted.update(_written(out))
     return counted
 

@@ -9,6 +9,7 @@ import pytest
 from ale_jax.config.engine import PLAIN, Sampling
 from ale_jax.data.journal import Journal
 from ale_jax.data.packing import text_turn
+from ale_jax.data.quotas import ONE_DOMAIN, Quotas
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.records import Prefix, RolloutRequest
 from ale_jax.status import Status
@@ -31,8 +32,8 @@ def request(trajectory):
     return RolloutRequest(trajectory.episode.key)
 
 
-def gate(alpha=2.0, version=VERSION):
-    return StalenessGate(alpha, groups_per_step=2, version=version)
+def gate(alpha=2.0, version=VERSION, quotas=ONE_DOMAIN):
+    return StalenessGate(alpha, groups_per_step=2, version=version, quotas=quotas)
 
 
 def write(folder, *trajectories):
@@ -98,6 +99,13 @@ def test_of_older_weights_no_more_groups_are_used_than_the_headroom_has(tmp_path
     old, new = [played(group, versions=(4,)) for group in (0, 1)], [played(2), played(3)]
     write(tmp_path, *old, *new)
     assert groups(recall(tmp_path), gate(alpha=0.5)) == [0, 2, 3]
+
+
+def test_each_domain_has_a_headroom_of_its_own(tmp_path):
+    """Alpha 1 of two groups: of each domain, one group may be a version old."""
+    write(tmp_path, *(played(group, versions=(4,)) for group in (0, 2, 4, 1, 3)), played(6))
+    now = gate(alpha=1.0, quotas=Quotas.of_ratios((1, 1)))
+    assert groups(recall(tmp_path), now) == [0, 1, 6]
 
 
 def test_a_group_is_as_old_as_its_oldest_member(tmp_path):

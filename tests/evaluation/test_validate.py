@@ -59,7 +59,7 @@ def test_many_faults_are_cut_short_and_json_has_all(capsys):
     [
         ([], "name either a world, with --world, or a config with --config"),
         (["--world=shell", "--config=smoke"], "name either a world"),
-        (["--world=nowhere"], "world 'nowhere' is unknown: choose one of corridor, countdown"),
+        (["--world=nowhere"], "world 'nowhere' is unknown: choose one of bfcl, corridor"),
         (["--world={'world': }"], "is no dict"),
         (["--world={'word': 'shell'}"], "worlds.train.word"),
         (["--world={'world': 'shell', 'options': {'a': 1}}"], "it takes ()"),

@@ -394,7 +394,7 @@ def test_the_manifest_names_format_step_and_every_file(tmp_path):
         checkpoints.save(4, tiny_state(1.0), {})
     folder = tmp_path / "step_00000004"
     manifest = json.loads((folder / MANIFEST_FILE).read_text())
-    assert (manifest["format"], manifest["step"]) == (3, 4)
+    assert (manifest["format"], manifest["step"]) == (2, 4)
     assert manifest["state"] == "state_00000000"
     there = {str(p.relative_to(folder)) for p in files_of(folder)} - {MANIFEST_FILE}
     assert set(manifest["files"]) == there

@@ -71,7 +71,11 @@ def test_what_is_not_read_is_not_refused(name, fields):
         ("resampling.scheme", "rollback", "set it to 1 or more"),
         ("learn.chunks_per_pack", 1, "must be at least agent.turns 2"),
         ("worlds.train", (), "worlds.train is empty: name worlds, as in"),
-        ("worlds.train", ({"world": "chess"},), "world 'chess' is unknown: choose one of corridor"),
+        (
+            "worlds.train",
+            ({"world": "chess"},),
+            "world 'chess' is unknown: choose one of bfcl, corridor",
+        ),
         ("worlds.train", ({"world": "no_such:World"},), "module 'no_such' cannot be imported"),
         ("worlds.train", ({"world": "json:loads"},), "has no class 'loads' that is a World"),
         ("worlds.train", shell("nope"), "'nope' is unknown to world shell: choose one of trail"),
