@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from ale_jax.worlds.api import NoVerdictError, World
 from ale_jax.worlds.bridges.games import Gem, TextArena
+from ale_jax.worlds.bridges.process import PlayerError
 from ale_jax.worlds.bridges.reasoning_gym import ReasoningGym
-from ale_jax.worlds.checked import CheckedWorld, text_of
+from ale_jax.worlds.checked import CheckedWorld, WorldError, text_of
 from ale_jax.worlds.items import SEEDS, Item, split_of
 
 ALONE = Path(__file__).with_name("alone.py")
@@ -47,6 +48,9 @@ def compare(library: str, python: str, seeds: int, names: Sequence[str] = ()) ->
         except Unequal as error:
             (again,) = _alone(library, python, [name], chosen)
             exceptions[name] = str(error) if again == alone else "the library does not repeat it"
+            continue
+        except (PlayerError, WorldError) as error:  # as on a machine with too much other work
+            exceptions[name] = f"the bridge: {error}"
             continue
         episodes, steps = episodes + len(found), steps + sum(count for count, _ in found)
         if raised := {why for _, each in found for why in each}:
