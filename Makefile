@@ -20,7 +20,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-test install-cluster lock rock gem textarena bfcl sandbox runtimes browser quickstart check test test-slow lint types format validate report clean
+.PHONY: help install install-test install-cluster lock rock gem textarena bfcl verifiers sandbox runtimes browser quickstart check test test-slow lint types format validate report clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,8 @@ rock: .venv-rock/installed  ## install ROCK's client, for a test, into a separat
 gem: .venv-gem/installed  ## install gem-llm and reasoning-gym into a separate environment (Python <= 3.12.0, a C compiler)
 
 textarena: .venv-textarena/installed  ## install textarena's games into a separate environment
+
+verifiers: .venv-verifiers/installed  ## install verifiers, which plays its tasksets, into a separate environment
 
 bfcl: .venv-bfcl/installed  ## install the tasks of the Berkeley Function Calling Leaderboard into a separate environment
 
@@ -114,7 +116,8 @@ $(VENV)/installed-cluster: setup.py $(LOCK) | $(VENV)/bin/python
 .venv-textarena/installed: packages = textarena==0.7.4 numpy
 # Of bfcl-eval, only its tasks and what judges them is used; its requirements are clients of models.
 .venv-bfcl/installed: packages = --no-deps bfcl-eval==2026.3.23 mpmath
-.venv-rock/installed .venv-gem/installed .venv-textarena/installed .venv-bfcl/installed: Makefile
+.venv-verifiers/installed: packages = verifiers==0.4.0
+.venv-rock/installed .venv-gem/installed .venv-textarena/installed .venv-bfcl/installed .venv-verifiers/installed: Makefile
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python $(PIP) $(packages)
 	@touch $@

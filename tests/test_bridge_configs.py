@@ -13,8 +13,25 @@ from tests.test_configs import BRIDGES
 from tests.worlds.bridges.libraries import ROOT, python_of
 
 pytestmark = pytest.mark.heavy  # libraries answer in processes of their own
-LIBRARIES = {"reasoning_gym": "gem", "gem": "gem", "textarena": "textarena", "bfcl": "bfcl"}
+LIBRARIES = {name: name for name in ("gem", "textarena", "bfcl", "verifiers")}
+LIBRARIES["reasoning_gym"] = "gem"
 QUESTION = {"question": "How much is 2 + 3?", "answer": "2 + 3 = 5\n#### 5"}
+
+TASKSET = """
+import verifiers.v1 as vf
+
+__all__ = ["Sums"]
+
+
+class SumTask(vf.Task[vf.TaskData]):
+    pass
+
+
+class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
+    def load(self):
+        for number in range(60):
+            yield SumTask(vf.TaskData(prompt=f"{number} + 1 ="), self.config.task)
+"""
 
 
 @pytest.fixture
@@ -24,6 +41,7 @@ def folder(tmp_path, monkeypatch):
         file = tmp_path / "gsm8k/main" / f"{split}-00000-of-00001.jsonl.gz"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(gzip.compress(json.dumps(QUESTION | {"note": split}).encode()))
+    (tmp_path / "my_sums.py").write_text(TASKSET)
     for name in set(LIBRARIES.values()):
         (tmp_path / f".venv-{name}").symlink_to(ROOT / f".venv-{name}")
     monkeypatch.chdir(tmp_path)

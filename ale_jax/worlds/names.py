@@ -20,6 +20,7 @@ OURS: Mapping[str, str] = {
     "gem": "ale_jax.worlds.bridges.games:Gem",
     "textarena": "ale_jax.worlds.bridges.games:TextArena",
     "bfcl": "ale_jax.worlds.bridges.bfcl:Bfcl",
+    "verifiers": "ale_jax.worlds.bridges.verifiers:Verifiers",
     "rows": "ale_jax.worlds.bridges.rows:Questions",
 }
 COMPULSORY = ("reset", "step")

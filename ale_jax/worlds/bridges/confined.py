@@ -18,8 +18,8 @@ def started(
     argv: Sequence[str], env: Mapping[str, str], stderr: IO[Any] | int | None = None
 ) -> subprocess.Popen[bytes]:
     """Starts a process in namespaces of its own, with pipes to its input and output. It has no
-    network, sees no other process, and writes only into SCRATCH, which is in memory and its own. It
-    can read what we can, but tell nobody.
+    network but its own, sees no other process, and writes only into SCRATCH and new files of /tmp,
+    which are in memory and its own. It can read what we can, but tell nobody.
 
     Raises:
       ValueError: bubblewrap is not installed, or the program cannot be started.
@@ -34,6 +34,9 @@ def started(
         raise ValueError(f"python {argv[0]!r:.200} cannot be started")
     # Not --die-with-parent: the kernel takes the thread that starts it for the parent.
     walls = ["--unshare-all", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+    walls += ["--tmpfs", "/tmp"]  # where some libraries write, wherever they are told to
+    for entry in os.scandir("/tmp"):
+        walls += ["--ro-bind-try", entry.path, entry.path]
     return subprocess.Popen(
         [bwrap, *walls, "--chdir", SCRATCH, "--", *argv],
         stdin=subprocess.PIPE,

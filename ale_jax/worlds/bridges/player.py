@@ -1,4 +1,4 @@
-"""A program that answers for a library of tasks: player.py bfcl|gem|reasoning_gym|textarena
+"""A program that answers for a library of tasks: player.py bfcl|gem|reasoning_gym|...
 
 Requests and answers are JSON, one per line: {"ask": "step", "with": ["left"]}, and then
 {"answer": ...} or {"error": "..."}. It runs in a process of its own, and usually in another Python
@@ -184,6 +184,7 @@ def _beside(module: str) -> Any:
 
 
 LIBRARIES: dict[str, Callable[[], Any]] = {
+    "verifiers": lambda: _beside("verifiers_tasks").VerifiersLibrary(),
     "bfcl": lambda: _beside("bfcl_tasks").BfclLibrary(),
     "gem": GemLibrary,
     "reasoning_gym": ReasoningGymLibrary,

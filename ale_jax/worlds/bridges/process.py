@@ -21,12 +21,14 @@ from ale_jax.worlds.items import Items, Seeds
 
 PLAYER = Path(__file__).with_name("player.py")
 START_S, ANSWER_S = 60.0, 30.0
+SLOW_S = {"verifiers": 120.0}  # of libraries that start programs for each episode
 MAX_ANSWER = 1 << 20
 INSTALLED_BY = {
     "bfcl": "make bfcl",
     "gem": "make gem",
     "reasoning_gym": "make gem",
     "textarena": "make textarena",
+    "verifiers": "make verifiers",
 }
 # A library needs no more of the user's environment, in which there may be secrets.
 KEPT = ("HOME", "LANG", "LD_LIBRARY_PATH", "NLTK_DATA", "PATH", "TMPDIR")
@@ -66,7 +68,8 @@ class Player:
         except (OSError, ValueError) as error:  # a closed pipe, or a closed file
             self.close()
             raise PlayerError(f"{self.library} has ended") from error
-        answer, self._seconds = json.loads(self._line(self._seconds)), ANSWER_S
+        answer = json.loads(self._line(self._seconds))
+        self._seconds = SLOW_S.get(self.library, ANSWER_S)
         if "answer" not in answer:
             raise PlayerError(f"{answer.get('error', answer)}"[:500])
         return answer["answer"]
