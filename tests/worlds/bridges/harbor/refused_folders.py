@@ -101,6 +101,18 @@ NOT_HERE = {
         {"environment/Dockerfile": "FROM x\n"},
         r"task.toml: environment.workdir '' is not named, and by no Dockerfile: name a directory",
     ),
+    "a directory relative to nothing": (
+        environment("workdir = 'app'"),
+        r"environment.workdir 'app' must be an absolute path",
+    ),
+    "perhaps the internet": (
+        environment("allow_internet = 'yes'"),
+        r"environment.allow_internet 'yes' must be true or false",
+    ),
+    "several containers to judge in": (
+        verifier("environment_mode = 'separate'") | {"tests/docker-compose.yaml": "services: {}"},
+        r"tests/docker-compose.yaml makes more than one container",
+    ),
     "a directory of the system": (
         environment("workdir = '/usr/src/app'"),
         r"task one: cannot verify a sandbox in which the agent may write to '/usr/src/app'",
@@ -163,6 +175,10 @@ WRONG = {
     "a host that is none": (
         environment("network_mode = 'allowlist'\nallowed_hosts = ['http://localhost/y']"),
         r"environment.allowed_hosts \['http://localhost/y'\] has a range|allowed_hosts",
+    ),
+    "hosts that are no list": (
+        environment("network_mode = 'allowlist'\nallowed_hosts = 'x.org'"),
+        r"environment.allowed_hosts 'x.org' must be a list of texts",
     ),
     "no such network": (environment("network_mode = 'some'"), r"network_mode 'some' must be one"),
     "sizes that contradict": (

@@ -8,6 +8,7 @@ from ale_jax.worlds.bridges.harbor.trees import Leaf
 
 def written(folder, text):
     (folder / "in" / "sub").mkdir(parents=True)
+    (folder / "in" / "empty").mkdir()
     (folder / "secret").write_text("s")
     for name in ("a", "b", "sub/c"):
         (folder / "in" / name).write_text(name)
@@ -43,6 +44,7 @@ def test_what_a_dockerfile_lays_out(tmp_path, text, layout):
     ("line", "why"),
     [
         ("COPY ../secret /x/", "makes an image of its own"),
+        ("COPY empty /x/", "copies nothing"),
         ("COPY nowhere /x/", "in/nowhere is missing"),
         ("COPY --chown=a a /x", "makes an image of its own"),
         ("COPY a $HOME/x", "names a variable"),
@@ -70,3 +72,9 @@ def test_what_an_image_has_is_passed_over(tmp_path):
     folder, name = written(tmp_path, text)
     found = layout_of(Source(folder, installed=True), name)
     assert found == Layout("/x", {}, files(**{"/x/a": "a"}))
+
+
+def test_a_dockerfile_that_cannot_be_read_is_named(tmp_path):
+    folder, name = written(tmp_path, "# escape=`\nFROM a\n")
+    with pytest.raises(ValueError, match=r"in/Dockerfile: the directive escape=` is not supported"):
+        layout_of(Source(folder), name)

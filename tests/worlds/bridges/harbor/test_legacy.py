@@ -103,6 +103,10 @@ BROKEN = {
         {"Dockerfile": "FROM x\nWORKDIR /app\nRUN apt-get install -y gcc"},
         "Dockerfile: 'RUN apt-get install -y gcc' makes an image of its own: build it",
     ),
+    "a file above": (
+        {"Dockerfile": "FROM x\nWORKDIR /app\nCOPY ../x ./\n"},
+        r"Dockerfile: 'COPY ../x ./' copies from outside of its folder",
+    ),
     "another service": ({"docker-compose.yaml": "services: {client: {}, db: {}}"}, "only a 'cli"),
     "tests that do more": (
         {"run-tests.sh": RUN_TESTS.replace("uv init", "rm -rf build && make")},

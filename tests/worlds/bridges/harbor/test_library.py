@@ -111,6 +111,14 @@ def test_a_step_falls_short_where_it_does_for_harbor():
     assert found == HARBORS["falls_short"]
 
 
+def test_items_have_columns_by_which_results_are_grouped(tmp_path):
+    write(tmp_path / "tasks" / "one", PLAYED["old"])
+    (row,) = (
+        Harbor(str(tmp_path / "tasks"), eval_share=0.0).families["tasks"].rows("train").values()
+    )
+    assert row["metadata"] == {"author_name": "unknown", "difficulty": "easy"}
+
+
 def test_a_schema_before_is_read_by_its_old_names():
     old = parse('version = "1.0"\n[environment]\nmemory = "1.5G"\nstorage = "10240M"\n')
     assert (old.machine.memory_mb, old.machine.storage_mb) == (1536, 10240)

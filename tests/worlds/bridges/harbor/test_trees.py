@@ -5,7 +5,7 @@ import tarfile
 
 import pytest
 
-from ale_jax.worlds.bridges.harbor.trees import Leaf, below, cleaned, packed, read_tree
+from ale_jax.worlds.bridges.harbor.trees import Leaf, below, cleaned, packed, read_text, read_tree
 
 
 def archive(*members) -> bytes:
@@ -57,3 +57,9 @@ def test_a_tree_keeps_what_can_be_executed(tmp_path):
     sent = contents(packed(below("/app/", tree)))
     assert sent == {"app/a": (b"1", 0o644), "app/deep/b": (b"2", 0o755)}
     assert read_tree(tmp_path, "nowhere") == {}
+
+
+def test_what_is_no_text_is_refused_by_its_name(tmp_path):
+    (tmp_path / "instruction.md").write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"^instruction.md is no text"):
+        read_text(tmp_path, "instruction.md")
