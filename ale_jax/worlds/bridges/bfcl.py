@@ -102,7 +102,8 @@ class _Tasks(Finite):
         split: dict[str, dict[Name, Row]] = {TRAIN: {}, EVAL: {}}
         for name, classes, turns in shared(self.python).ask("items", self.path):
             is_odd = int(name.rpartition("_")[2]) % 2 == 1
-            split[TRAIN if is_odd else EVAL][name] = {"classes": classes, "user_turns": turns}
+            row = {"asked": "\n".join(turns), "classes": classes, "user_turns": len(turns)}
+            split[TRAIN if is_odd else EVAL][name] = row
         return split
 
     def digest(self) -> str:

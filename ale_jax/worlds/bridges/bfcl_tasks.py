@@ -39,9 +39,9 @@ class BfclLibrary:
         ]
 
     def items(self, category: str) -> list[list[Any]]:
-        """Of each: its name, the classes that it acts on, and its number of user turns."""
+        """Of each: its name, the classes that it acts on, and the requests of its user."""
         return [
-            [name, ", ".join(row["involved_classes"]), len(row["question"])]
+            [name, ", ".join(row["involved_classes"]), [_asked(turn) for turn in row["question"]]]
             for name, row in self._rows(category).items()
         ]
 
@@ -78,7 +78,7 @@ class BfclLibrary:
             functions = "\n".join(map(json.dumps, added))
             prompt = self._prompts.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_PROMPTING
             return str(prompt.format(functions=functions))
-        return "\n".join(message["content"] for message in row["question"][number])
+        return _asked(row["question"][number])
 
     def step(self, calls: list[list[Any]]) -> list[Any]:
         """Executes calls; returns their results, and whether the turn has become too long."""
@@ -177,6 +177,10 @@ class BfclLibrary:
     def _lines(self, *path: str) -> list[dict[str, Any]]:
         with open(os.path.join(self._data, *path)) as file:
             return [json.loads(line) for line in file]
+
+
+def _asked(turn: list[dict[str, str]]) -> str:
+    return "\n".join(message["content"] for message in turn)
 
 
 def _is_name(text: str) -> bool:

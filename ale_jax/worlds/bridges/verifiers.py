@@ -82,8 +82,8 @@ class _Listed(Finite):
     def read(self) -> Mapping[str, Mapping[Name, Row]]:
         listed = self._listed()
         rows: dict[Name, Row] = {
-            number: {"position": int(number), "name": name, "place": self._place}
-            for number, name, _ in listed
+            number: {"position": int(number), "prompt": prompt, "place": self._place}
+            for number, prompt, _ in listed
         }
         return divided(rows, {number: key.encode() for number, _, key in listed}, self.eval_share)
 

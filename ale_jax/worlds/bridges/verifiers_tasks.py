@@ -47,13 +47,13 @@ class VerifiersLibrary:
         self._calls: _Calls = _Calls()
 
     def items(self, folder: str, taskset: str) -> list[list[str]]:
-        """Of each task, its position, its name, and its key."""
+        """Of each task, its position, its prompt, and its key."""
         environment, tasks = self._environment(folder, taskset)
         if type(environment.taskset).INFINITE:
             raise ValueError(f"{taskset} has tasks without end, which cannot be listed")
         if any(task.NEEDS_CONTAINER or task.data.image for task in tasks):
             raise ValueError(f"tasks of {taskset} need a container")
-        return [[str(task.data.idx), task.data.name or "", task.key] for task in tasks]
+        return [[str(task.data.idx), task.data.prompt_text, task.key] for task in tasks]
 
     def tools(self, folder: str, taskset: str) -> list[Any]:
         """What the first task offers, as its class says it for all."""

@@ -10,6 +10,7 @@ from ale_jax.config.agent import AgentLimits
 from ale_jax.config.worlds import Domain
 from ale_jax.records import EpisodeKey, Status, Task
 from ale_jax.worlds import Call, write_reply
+from ale_jax.worlds.duplicates import near_duplicates
 from ale_jax.worlds.families import open_families
 from ale_jax.worlds.items import SPLITS
 from benchmarks.worlds.bfcl import compare
@@ -44,6 +45,7 @@ def test_variants_of_a_task_are_on_the_same_side(families):
     }
     assert [len(each) for each in numbers.values()] == [100, 100]
     assert not numbers["train"] & numbers["eval"]
+    assert not [each for family in families for each in near_duplicates(family.items)]
 
 
 def test_a_function_that_is_missing_is_told_later(families):
