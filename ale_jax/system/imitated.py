@@ -19,7 +19,7 @@ from ale_jax.recorded.sets import Reader, RecordedSet, Terms, contents
 from ale_jax.records import Batch
 from ale_jax.system.demonstrations import conversation_of, tokenize
 from ale_jax.system.trainer import Trainer
-from ale_jax.system.warm_start import HELD_OUT_LOSS, PROBE_SUCCESS
+from ale_jax.system.warm_start import HELD_OUT_LOSS, PROBE_SUCCESS, full_rows
 from ale_jax.worlds.schedule import Schedule
 
 
@@ -33,7 +33,20 @@ class Imitated:
     sets: Sequence[RecordedSet]
     probed: Sequence[Sample]
 
-    def samples(self) -> Iterator[Sample]:
+    def updates(self) -> Iterator[list[Batch]]:
+        """Yields the batches of each update."""
+        warm, shape = self.config.warm_start, self.config.learn
+        return full_rows(self._samples(), warm.rows_per_step, shape)
+
+    def count_updates(self) -> int:
+        """Returns how many updates there are at most. With epochs these are counted, so that the
+        schedule of the learning rate ends with them."""
+        warm = self.config.warm_start
+        if not warm.epochs:
+            return warm.max_steps
+        return sum(1 for _ in itertools.islice(self.updates(), warm.max_steps))
+
+    def _samples(self) -> Iterator[Sample]:
         """Yields what is learned, in the ratios of the config, to the end of the epochs if there
         are to be some."""
         recorded = [each.learned for each in self.sets]

@@ -37,7 +37,7 @@ from ale_jax.system.stopping import StopSignals
 from ale_jax.system.task_checks import needs_sandbox
 from ale_jax.system.tasks import Cursor
 from ale_jax.system.trainer import STATE, Trainer, TrainerFiles
-from ale_jax.system.warm_start import full_rows, warm_start
+from ale_jax.system.warm_start import warm_start
 from ale_jax.system.workdir import Workdir
 from ale_jax.worlds.schedule import Schedule
 
@@ -208,11 +208,12 @@ def begin_anew(setting: Setting, checkpoints: Checkpoints, logger: RunLogger) ->
 def _imitate(imitated: Imitated, setting: Setting, trainer: Trainer, logger: RunLogger) -> None:
     warm, shape = setting.config.warm_start, setting.config.learn
     target = warm.target_success if imitated.probed else None
-    logger.progress.phase("warm start", warm.max_steps, target=target)
-    trainer.begin_warm_start()
+    most = imitated.count_updates()
+    logger.progress.phase("warm start", most, target=target)
+    trainer.begin_warm_start(updates=most)
     why = warm_start(
         trainer,
-        setting.stop.checked(full_rows(imitated.samples(), warm.rows_per_step, shape)),
+        setting.stop.checked(imitated.updates()),
         imitated.measure(trainer),
         warm,
         logger.warm_start_step,

@@ -122,12 +122,11 @@ class Trainer:
     # Where training starts.
 
     @command()
-    def begin_warm_start(self) -> None:
-        """Makes the first weights, and the programs of supervised training."""
+    def begin_warm_start(self, updates: int) -> None:
+        """Makes the first weights, and the programs of supervised training. updates: of which the
+        schedule's shares are."""
         config = self.config
-        optimizer = make_optimizer(
-            config.warm_start_optimizer, self.policy, config.lora, config.warm_start.max_steps
-        )
+        optimizer = make_optimizer(config.warm_start_optimizer, self.policy, config.lora, updates)
         self.state = first_state(config, self.policy, optimizer, self.mesh)
         self._supervised_step = make_supervised_step(self.model, optimizer)
         self._probability = make_probability(self.model, self.shape)

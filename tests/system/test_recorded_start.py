@@ -2,6 +2,7 @@
 
 import pytest
 
+from ale_jax.command_line import read_config
 from ale_jax.config.recorded import RecordedData
 from ale_jax.monitor.evaluations import read_summary
 from ale_jax.monitor.events import read_events
@@ -47,7 +48,7 @@ def run(tmp_path_factory):
 
 @pytest.mark.heavy
 def test_it_ends_with_the_epochs_and_claims_no_success(run):
-    workdir, _ = run
+    workdir, said = run
     lines = [
         line for line in read_metrics(workdir / "metrics.jsonl").records if line["phase"] == "sft"
     ]
@@ -58,7 +59,9 @@ def test_it_ends_with_the_epochs_and_claims_no_success(run):
     (ended,) = (
         e for e in read_events(workdir / "events.jsonl").records if e.kind == "warm_start_ended"
     )
-    assert ended.detail == f"epochs 2 are over after {lines[-1]['step']} updates"
+    updates = lines[-1]["step"]
+    assert ended.detail == f"epochs 2 are over after {updates} updates" and updates < 50
+    assert f"warm start: {updates} steps" in said  # as many as the learning rate's schedule has
 
 
 @pytest.mark.heavy
@@ -109,3 +112,16 @@ def test_with_worlds_that_are_named_both_are_learned():
 def test_data_without_a_name_or_files_is_refused(fields):
     with pytest.raises(ValueError, match=r"data has no (name|files)"):
         RecordedData(**fields)
+
+
+def test_files_are_looked_for_beside_the_config(tmp_path):
+    text = (
+        "from ale_jax.configs import smoke\n"
+        "def get_config():\n"
+        "    c = smoke.get_config()\n"
+        "    c.warm_start.data = ({'name': 'a', 'files': 'traj/*.jsonl'},)\n"
+        "    c.warm_start.target_success = 1.0\n"
+        "    return c\n"
+    )
+    (tmp_path / "own.py").write_text(text)
+    assert read_config(str(tmp_path / "own.py"), [])["worlds"]["folder"] == str(tmp_path)
