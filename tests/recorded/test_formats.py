@@ -177,3 +177,9 @@ def test_episodes_of_worlds_with_tools_have_their_calls_told_apart():
         ("look", "{}"),
     ]
     assert [m.answers for m in results] == [*(c.id for c in said.tool_calls), CALL_ID]
+
+
+def test_a_result_with_the_status_error_has_failed():
+    told = [*WITH_TOOLS["messages"][:4], said("a"), *WITH_TOOLS["messages"][5:7], said("b")]
+    told[3] = {**told[3], "is_error": None, "status": "error"}
+    assert conversation_of({"messages": told}).failed == (True, False, False)

@@ -210,3 +210,11 @@ def test_what_has_nothing_to_learn_is_dropped(tokenizer, told, reason):
     conversation = conversation_of({"messages": told})
     with pytest.raises(Dropped, match=reason):
         sample_of(conversation, conversation.mask(False, False), tokenizer, WIDE, "cut")
+
+
+def test_long_ids_of_calls_become_as_short_as_a_template_wants_them():
+    """Mistral's refuses others, and shows that of a result."""
+    tokenizer = ChatTokenizer(FAMILIES["mistral"]())
+    told = json.loads(json.dumps(SHORT).replace(ID, "call_of_another_model"))
+    for one, other in zip(*(exchanges_of(conversation_of(r), tokenizer) for r in (SHORT, told))):
+        np.testing.assert_array_equal(one[0], other[0])

@@ -135,3 +135,26 @@ def test_updates_after_the_last_probe_are_looked_at_and_logged_before_they_end_t
         warm_start(Skipping(), batches, dict, config, lambda *x: logged.append(x), 3)
     ((step, figures),) = logged
     assert step == 3 and np.isnan(figures["loss"])
+
+
+def supervised(updates, measured, **config):
+    """Trains with these updates and figures; returns why it ended."""
+    config = WarmStartConfig(max_steps=9, probe_every=1, **config)
+    figures = iter(measured)
+    return warm_start(
+        *(Counting(), iter(updates), lambda: next(figures), config),
+        *(lambda *x: None, 3),
+    )
+
+
+def test_it_ends_when_the_loss_on_what_is_held_out_has_not_fallen_for_long_enough():
+    batches = [pack_all(_samples(3), SHAPE)] * 10
+    losses = [{"held_out_loss": loss} for loss in (3.0, 2.0, 2.5, 1.9, 1.9, 2.0, 1.0)]
+    why = supervised(batches, losses, patience=2)
+    assert why == "held_out_loss has not fallen below 1.9000 for 2 times after 6 updates"
+    assert supervised(batches, losses * 2) == "max_steps 9 is reached"
+
+
+def test_it_ends_with_the_last_update_and_measures_there():
+    batches, measured = [pack_all(_samples(3), SHAPE)] * 4, [{}] * 4
+    assert supervised(batches, measured, epochs=2) == "epochs 2 are over after 4 updates"
