@@ -40,25 +40,7 @@ TOOLS = [
     function("bash", "Runs a command in the shell.", COMMAND),
     function("finish", "Ends the task.", {"type": "object", "properties": {}}),
 ]
-WORDS = [
-    "list",
-    "the",
-    "files",
-    "of",
-    "this",
-    "folder",
-    "and",
-    "count",
-    "lines",
-    "in",
-    "each",
-    "report",
-    "then",
-    "sort",
-    "them",
-    "by",
-    "size",
-]
+SENTENCE = "list the files of this folder and count lines in each report then sort them by size"
 
 
 def trajectory(number: int) -> dict[str, Any]:
@@ -66,7 +48,7 @@ def trajectory(number: int) -> dict[str, Any]:
     draw = random.Random(number)
 
     def words(count: int) -> str:
-        return " ".join(draw.choices(WORDS, k=count))
+        return " ".join(draw.choices(SENTENCE.split(), k=count))
 
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": "You work in a shell. " + words(40)},
