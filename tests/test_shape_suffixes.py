@@ -23,6 +23,7 @@ PACKAGES = ("algo", "data", "engine", "evaluation", "gateway", "learn", "model",
 SUFFIXED = re.compile(r"_?[a-z][a-z0-9]*(?:_[a-z0-9]+)*_(?P<axes>[a-z0-9]*[A-Z][A-Za-z0-9]*)")
 ENTRY = re.compile(r"^    (?P<letter>[A-Za-z])  (?P<meaning>\S.*)$", re.MULTILINE)
 TITLE = "Shape suffixes"
+OTHERS = {"do_GET", "do_POST"}  # the names of http.server's methods
 
 
 def legend(docstring: str) -> list[str]:
@@ -36,7 +37,7 @@ def suffixed_names(syntax: ast.AST) -> Iterator[str]:
     for node in ast.walk(syntax):
         for field in ("id", "arg", "attr", "name", "asname", "value"):
             name = getattr(node, field, None)
-            if isinstance(name, str) and SUFFIXED.fullmatch(name):
+            if isinstance(name, str) and SUFFIXED.fullmatch(name) and name not in OTHERS:
                 yield name
 
 

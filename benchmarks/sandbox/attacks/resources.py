@@ -184,7 +184,8 @@ def _timeout(arena: Arena) -> str:
     result = arena.box.run("trap '' TERM INT; (trap '' TERM; setsid sleep 999) & sleep 999", 0.3)
     require(result.timed_out, "it went on")
     left = arena.box.run("tr '\\0' ' ' < <(cat /proc/[0-9]*/cmdline)").output
-    return require("999" not in left, f"{left.count('999')} of its processes are left")
+    # Not the number alone, which may be a pid in the listing's own command line.
+    return require("sleep 999" not in left, f"{left.count('sleep 999')} of its processes are left")
 
 
 GROUP_MEMORY = "memory of the control group"
