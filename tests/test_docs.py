@@ -83,7 +83,7 @@ RUN_BY = {
     "python -m ale_jax.launch plan --config=configs/qwen2_5_coder_0_5b_moe.py": (
         "tests/test_configs.py"
     ),
-    "ale-jax eval --config=quickstart --workdir=runs/first --out=evals/first": (
+    "ale-jax eval --config=quickstart --workdir=runs/quickstart --out=evals/first": (
         "tests/system/test_eval_command.py"
     ),
     "ale-jax compare evals/first evals/other": "tests/evaluation/test_command.py",

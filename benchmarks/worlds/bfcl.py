@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -32,6 +28,7 @@ from ale_jax.system.agent_demonstrations import Script
 from ale_jax.worlds.families import Families, Family, open_families
 from ale_jax.worlds.items import SPLITS
 from ale_jax.worlds.replies import Call, write_reply
+from benchmarks.worlds.library_process import answers
 
 ALONE = Path(__file__).with_name("bfcl_alone.py")
 END = "Done."  # a reply without calls, after which the user goes on
@@ -56,7 +53,8 @@ def compare(python: str, each: int = 0) -> FunctionCalling:
     families = open_families((Domain("bfcl", options=(("python", python),)),))
     tasks = list(_tasks(families, each))
     exceptions, episodes, calls, gold, empty = {}, 0, 0, 0, 0
-    for task, alone in zip(tasks, _alone(python, tasks), strict=True):
+    found = answers(python, ALONE, (), (task.item for task in tasks))
+    for task, alone in zip(tasks, found, strict=True):
         family = families[task.family]
         if not all(_same(family, task, episode) for episode in alone):
             exceptions[str(task.item)] = "a result or the verdict differs"
@@ -72,20 +70,6 @@ def _tasks(families: Families, each: int) -> Iterator[Task]:
         for split in SPLITS:
             names = list(family.items.rows(split))
             yield from (Task(family.name, name, split) for name in names[: each or None])
-
-
-def _alone(python: str, tasks: Sequence[Task]) -> Iterator[list[dict[str, Any]]]:
-    with subprocess.Popen(
-        [os.path.abspath(python), "-P", str(ALONE)],
-        env={**os.environ, "PYTHONHASHSEED": "0"},  # as in the bridge: sets have no other order
-        cwd=tempfile.gettempdir(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        for task in tasks:
-            print(task.item, file=process.stdin, flush=True)
-            yield json.loads(process.stdout.readline())
 
 
 def _same(family: Family, task: Task, alone: dict[str, Any]) -> bool:

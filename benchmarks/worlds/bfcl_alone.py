@@ -1,8 +1,8 @@
 """Plays bfcl-eval's tasks without ALE-JAX, in its own Python, as the library's own loop does.
 
-Reads the names of tasks, one per line, and answers each with a line: a list of episodes, {"turns":
-of each user turn a list of replies, each a list of [name, arguments, result], "valid": the
-library's verdict}. The calls are those that the library expects, and some that are wrong. It
+Reads the names of tasks, each a line of JSON, and answers each with a line: a list of episodes,
+{"turns": of each user turn a list of replies, each a list of [name, arguments, result], "valid":
+the library's verdict}. The calls are those that the library expects, and some that are wrong. It
 imports nothing of ours.
 """
 
@@ -23,7 +23,7 @@ DATA = os.path.join(os.path.dirname(bfcl_eval.__file__), "data")
 
 def main():
     for line in sys.stdin:
-        print(json.dumps(list(episodes(line.strip()))), flush=True)
+        print(json.dumps(list(episodes(json.loads(line)))), flush=True)
 
 
 def episodes(name):

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +12,7 @@ from ale_jax.worlds.bridges.process import PlayerError
 from ale_jax.worlds.bridges.reasoning_gym import ReasoningGym
 from ale_jax.worlds.checked import CheckedWorld, WorldError, text_of
 from ale_jax.worlds.items import SEEDS, Item, split_of
+from benchmarks.worlds.library_process import answers
 
 ALONE = Path(__file__).with_name("alone.py")
 WORLDS = {"reasoning_gym": ReasoningGym, "gem": Gem, "textarena": TextArena}
@@ -64,17 +61,8 @@ class Unequal(Exception):
 
 
 def _alone(library: str, python: str, names: Sequence[str], seeds: list[int]) -> Iterator[Any]:
-    with subprocess.Popen(
-        [os.path.abspath(python), "-P", str(ALONE), library],
-        env={**os.environ, "PYTHONHASHSEED": "0"},  # as in the bridge: sets have no other order
-        cwd=tempfile.gettempdir(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        for name in names:
-            print(json.dumps({"name": name, "seeds": seeds}), file=process.stdin, flush=True)
-            yield json.loads(process.stdout.readline())
+    questions = ({"name": name, "seeds": seeds} for name in names)
+    return answers(python, ALONE, (library,), questions)
 
 
 def _compared(world: World, name: str, seed: int, alone: list[Any]) -> tuple[int, list[str]]:

@@ -19,7 +19,7 @@ from ale_jax.worlds.bridges.harbor.task import read_task
 from ale_jax.worlds.bridges.harbor.world import Harbor, TaskFolders
 from ale_jax.worlds.checked import CheckedWorld
 from ale_jax.worlds.items import Item
-from tests.runtimes import picked, play_on, started_to_judge
+from tests.runtimes import started_to_judge
 from tests.worlds.bridges.harbor.legacy_folders import SOLUTION, TASK, write_task
 
 FREE = {"tests/test_outputs.py": "def test_nothing(): pass"}
@@ -28,16 +28,6 @@ ENDS_PYTEST = {"solution.sh": "echo 'import os; os._exit(0)' > /app/solution.py"
 ENDLESS = {"solution.sh": "echo 'while True: pass' > /app/solution.py"}
 SHORT = {"task.yaml": TASK.replace("max_test_timeout_sec: 30", "max_test_timeout_sec: 6")}
 NEVER_JUDGES = {"tests/test_outputs.py": "import os; os._exit(1)"}
-
-
-def pytest_generate_tests(metafunc):
-    if "runtime" in metafunc.fixturenames:
-        play_on(metafunc, "runtime", both=True)
-
-
-@pytest.fixture(scope="session")
-def runtime(request):
-    return picked(request.param, SandboxSpec())
 
 
 @pytest.fixture(scope="module")

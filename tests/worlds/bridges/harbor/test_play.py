@@ -7,7 +7,6 @@ from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.worlds.api import Message, NoVerdictError, VerifierError
 from ale_jax.worlds.bridges.harbor.world import NEXT
-from tests.runtimes import picked, play_on
 from tests.worlds.bridges.harbor.folders import (
     APART,
     GIVES,
@@ -30,16 +29,6 @@ IN_SEPARATE = {
     **GIVES,
     "tests/test.sh": SEES_ARTIFACTS_ALONE,
 }
-
-
-def pytest_generate_tests(metafunc):
-    if "runtime" in metafunc.fixturenames:
-        play_on(metafunc, "runtime", both=True)
-
-
-@pytest.fixture(scope="session")
-def runtime(request):
-    return picked(request.param, SandboxSpec())
 
 
 def test_a_policy_begins_in_the_working_directory_and_sees_no_tests(runtime, tmp_path):

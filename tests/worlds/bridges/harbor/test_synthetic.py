@@ -8,20 +8,9 @@ from ale_jax import examples
 from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.worlds.bridges.harbor.world import Harbor
-from tests.runtimes import picked, play_on
 from tests.worlds.bridges.harbor.folders import PAYS, PLAYED, write
 
 RUN = SandboxSpec(network=EgressPolicy("open"))
-
-
-def pytest_generate_tests(metafunc):
-    if "runtime" in metafunc.fixturenames:
-        play_on(metafunc, "runtime", both=True)
-
-
-@pytest.fixture(scope="session")
-def runtime(request):
-    return picked(request.param, SandboxSpec())
 
 
 def played(world, item, box, replies):
