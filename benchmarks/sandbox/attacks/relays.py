@@ -7,8 +7,8 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
+import tracemalloc
+from collections.abc import Callable, Iterator
 
 from ale_jax.sandbox.relay import CONNECTIONS
 from benchmarks.sandbox.attacks.attack import Arena, Attack, require
@@ -16,7 +16,7 @@ from benchmarks.sandbox.attacks.attack import Arena, Attack, require
 RELAYS = "relays"
 PORT = 8900  # inside
 TRIED = 4 * CONNECTIONS
-GROWTH_MB = 130  # a window and the buffers of CONNECTIONS; without the door it is four times that
+GROWTH_MB = 150  # windows and buffers of CONNECTIONS: 74 to 98, and 233 to 281 without the door
 REPLY = memoryview(bytes(4 << 20))
 FILLED_S = 20.0
 # Opens many connections, asks through each, and reads nothing.
@@ -94,22 +94,31 @@ def _answer(ready: selectors.BaseSelector, connection: socket.socket, sent: dict
 
 @contextlib.contextmanager
 def _flooded(arena: Arena) -> Iterator[tuple[Server, int]]:
-    """A server that the arena's sandbox floods through a relay, and by how many MB this process
-    has grown."""
-    before = _megabytes()
-    with contextlib.closing(Server()) as server, arena.box.relay(PORT, "127.0.0.1", server.port):
+    """A server that the arena's sandbox floods through a relay, and how many MB this process has
+    allocated meanwhile."""
+    with (
+        _allocated() as megabytes,
+        contextlib.closing(Server()) as server,
+        arena.box.relay(PORT, "127.0.0.1", server.port),
+    ):
         arena.box.write({"hold.py": HOLD.encode()})
         holders = "for i in 1 2 3 4; do python3 -u hold.py >> out 2>&1 & done"
         waits = "until [ $(grep -c . out) -ge 4 ]; do sleep 0.05; done; sleep 1"
         done = arena.box.run(f"touch out; {holders}; {waits}", timeout=30.0)
         require(not done.timed_out, "could not be tried")
-        yield server, _megabytes() - before
+        yield server, megabytes()
         arena.box.kill_processes()
 
 
-def _megabytes() -> int:
-    (line,) = [x for x in Path("/proc/self/status").read_text().splitlines() if "VmRSS" in x]
-    return int(line.split()[1]) >> 10
+@contextlib.contextmanager
+def _allocated() -> Iterator[Callable[[], int]]:
+    """How many MB of new Python objects there were at most. The process's resident
+    memory would not tell: it also grows by pages that had been reclaimed, and that others touch."""
+    tracemalloc.start()
+    try:
+        yield lambda: tracemalloc.get_traced_memory()[1] >> 20
+    finally:
+        tracemalloc.stop()
 
 
 def _takes_all_connections(arena: Arena) -> str:

@@ -9,6 +9,7 @@ import select
 import subprocess
 import termios
 import time
+from pathlib import Path
 
 CTRL_C, CTRL_D, LEFT, UP = "\x03", "\x04", "\x1b[D", "\x1b[A"
 CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
@@ -35,6 +36,15 @@ class Person:
     def type(self, text):
         os.write(self._terminal, text.encode())
 
+    def press_ctrl_c(self):
+        """Presses it once the program waits for what is typed: between writing its prompt and
+        waiting, Python's readline takes note of a signal, and looks at it after the next key."""
+        until = time.monotonic() + PATIENCE_S
+        while (state := self._state()) != "S":
+            assert time.monotonic() < until, f"the program's state is {state}"
+            time.sleep(0.01)
+        self.type(CTRL_C)
+
     def send(self, signal):
         self._process.send_signal(signal)
 
@@ -51,6 +61,10 @@ class Person:
         while self._read(until):
             pass
         return self._process.wait(PATIENCE_S)
+
+    def _state(self):
+        status = Path(f"/proc/{self._process.pid}/stat").read_text()
+        return status.rpartition(")")[2].split()[0]
 
     def _read(self, until):
         if not select.select([self._terminal], [], [], until - time.monotonic())[0]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.assistant.scripted import call, endpoint_that, in_turn
-from tests.agent.assistant.terminals import CTRL_C, CTRL_D, LEFT, UP, person_at
+from tests.agent.assistant.terminals import CTRL_D, LEFT, UP, person_at
 
 pytestmark = pytest.mark.heavy
 ROOT = Path(__file__).parents[3]
@@ -95,22 +95,23 @@ def test_one_ctrl_c_ends_a_command_and_two_the_talk(at_terminal):
             person.wait_for("> ")
             person.type("Sleep.\n")
             person.wait_for("● bash")
-            person.type(CTRL_C)
+            person.press_ctrl_c()
             person.wait_for("not finished (cancelled)")
             person.wait_for("Ctrl-C again quits")
             person.wait_for("> ")
             person.type("There?\n")
             person.wait_for("Still here.")
             person.wait_for("> ")
-            person.type(f"half a line{CTRL_C}")
+            person.type("half a line")
+            person.press_ctrl_c()
             person.wait_for("Ctrl-C again quits")
             person.wait_for("> ")
             person.type("There?\n")
             person.wait_for("Still here.")
             person.wait_for("> ")
-            person.type(CTRL_C)
+            person.press_ctrl_c()
             person.wait_for("> ")
-            person.type(CTRL_C)
+            person.press_ctrl_c()
             assert person.exit_code() == 130
     assert [messages[-1][1] for messages in endpoint.seen] == ["Sleep.", "There?", "There?"]
 
@@ -121,7 +122,7 @@ def test_ctrl_c_at_a_question_ends_the_work_and_not_the_talk(at_terminal, folder
             person.wait_for("> ")
             person.type("Write.\n")
             person.wait_for("[y]es, [a]lways, [n]o: ")
-            person.type(CTRL_C)
+            person.press_ctrl_c()
             person.wait_for("Ctrl-C again quits")
             person.wait_for("> ")
             person.type("There?\n")
@@ -153,7 +154,7 @@ def test_ctrl_c_ends_the_work_on_a_text(at_terminal):
     with endpoint_that(lambda messages: None) as endpoint:
         with at_terminal(endpoint, "Wait.") as person:
             person.wait_for("I wait")
-            person.type(CTRL_C)
+            person.press_ctrl_c()
             person.wait_for("not finished (cancelled)")
             assert person.exit_code() == 130
 
