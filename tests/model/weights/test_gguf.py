@@ -3,6 +3,7 @@
 import dataclasses
 import random
 import re
+import struct
 
 import gguf
 import jax
@@ -12,10 +13,12 @@ import pytest
 from ale_jax.config.hardware import MeshShape
 from ale_jax.model.sharding import make_mesh, param_shardings
 from ale_jax.model.weights.config import NO_EXPERTS
+from ale_jax.model.weights.gguf_file import GgufTensor
+from ale_jax.model.weights.gguf_reader import quantisations, read_gguf
 from ale_jax.model.weights.load import load_params, open_checkpoint
 from tests.model.shapes import DENSE, LLAMA, MOE, QWEN2
 from tests.model.weights.families import random_params
-from tests.model.weights.gguf_files import write_gguf
+from tests.model.weights.gguf_files import write_gguf, write_tensor
 
 Q8 = gguf.GGMLQuantizationType.Q8_0
 Q4 = gguf.GGMLQuantizationType.Q4_0
@@ -54,6 +57,42 @@ def test_each_device_dequantises_its_part(architecture, quantisation, tmp_path):
     mesh = make_mesh(MeshShape(fsdp=2, expert=2, tensor=2))
     sharded = load_params(checkpoint, shardings=param_shardings(shape, mesh))
     jax.tree.map(np.testing.assert_array_equal, sharded, whole)
+
+
+# Those of the files that people have today.
+TODAY = (
+    *("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4"),
+    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"),
+    *("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"),
+)
+
+
+def test_the_quantisations_of_today_are_read():
+    assert {kind.name for kind in quantisations()} >= set(TODAY)
+
+
+@pytest.mark.parametrize("kind", quantisations(), ids=lambda kind: kind.name)
+def test_a_part_is_read_as_the_gguf_package_reads_the_whole(kind, tmp_path):
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    width, rows = 2 * max(block, 4), 7
+    draw = np.random.default_rng(0)
+    data_RN = draw.integers(0, 256, (rows, width // block * size), np.uint8)
+    with np.errstate(all="ignore"):  # any bytes may be scales of any size
+        (stored,) = read_gguf(write_tensor(tmp_path / "x.gguf", kind, data_RN)).tensors
+        tensor = GgufTensor(tmp_path, stored, None, None)
+        whole = gguf.dequantize(data_RN, kind)
+        part = tensor.read(((2, 6), (1, width - 1)))
+    assert tensor.shape == (rows, width)
+    np.testing.assert_array_equal(part, whole[2:6, 1 : width - 1])
+
+
+@pytest.mark.parametrize("kind", ["Q8_K", "Q1_0"])
+def test_a_quantisation_that_is_not_read_is_named(kind, tmp_path):
+    kind = gguf.GGMLQuantizationType[kind]
+    data_RN = np.zeros((2, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8)
+    path = write_tensor(tmp_path / "x.gguf", kind, data_RN)
+    with pytest.raises(ValueError, match=rf"tensor x: its type {kind.name} is not read, only F32,"):
+        read_gguf(path)
 
 
 def test_rows_within_a_head_are_put_in_order(tmp_path):
@@ -111,7 +150,7 @@ BAD_CONTENTS = {
     ),
     "integers": (
         {"extra": {"blk.0.new": np.zeros((32,), np.int8)}},
-        "tensor blk.0.new: Dequantization for I8 is not yet implemented",
+        "tensor blk.0.new: its type I8 is not read, only F32, F16, .*MXFP4.*: take another file",
     ),
     "byte order": (
         {"endianess": gguf.GGUFEndian.BIG},
@@ -175,6 +214,36 @@ def test_an_unknown_quantisation_is_named_with_the_tensor(whole):
         ValueError, match=r"x.gguf: .*: tensor token_embd.weight: .*999.* is not a val"
     ):
         open_checkpoint(whole)
+
+
+HUGE = 1 << 60
+NUMBER, TEXT, LIST = gguf.GGUFValueType.UINT8, gguf.GGUFValueType.STRING, gguf.GGUFValueType.ARRAY
+ENDLESS = {
+    "fields": (0, HUGE, b"", f"{HUGE} fields are more than any model has, 65536"),
+    "tensors": (HUGE, 0, b"", f"{HUGE} tensors are more than any model has, 65536"),
+    "an array of numbers": (0, 1, (LIST, NUMBER, HUGE), f"{HUGE} items of arrays are more than"),
+    "an array of texts": (0, 1, (LIST, TEXT, HUGE), f"{HUGE} items of arrays are more than any"),
+    "an array of arrays": (0, 1, (LIST, LIST, 1), "an array of ARRAY is not supported"),
+    "an array of what is unknown": (0, 1, (LIST, 99, 1), "99 is not a valid GGUFValueType"),
+    "a text": (0, 1, struct.pack("<IQ", TEXT, HUGE), "expected more data at byte"),
+    "dimensions": (
+        *(1, 0, struct.pack("<Q1sIQ", 1, b"x", 1 << 30, 0)),
+        f"{1 << 30} dimensions of a tensor are more than any model has, 4",
+    ),
+}
+
+
+@pytest.mark.parametrize(("tensors", "fields", "content", "message"), ENDLESS.values(), ids=ENDLESS)
+def test_counts_that_no_model_has_are_refused_before_they_are_read(
+    tensors, fields, content, message, tmp_path
+):
+    if isinstance(content, tuple):
+        content = struct.pack("<IIQ", *content)
+    name = struct.pack("<Q1s", 1, b"x") if fields == 1 else b""
+    path = tmp_path / "x.gguf"
+    path.write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, tensors, fields) + name + content)
+    with pytest.raises(ValueError, match=f"x.gguf: cannot be read as GGUF: .*{message}"):
+        open_checkpoint(path)
 
 
 def test_no_byte_of_the_metadata_breaks_more_than_the_file(whole):
