@@ -6,7 +6,7 @@ the file's, and adds tokens of GPT-2's.
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,49 +14,53 @@ from typing import TYPE_CHECKING, Any
 from gguf import Keys, TokenType
 from tokenizers import (
     AddedToken,
-    Regex,
     Tokenizer,
     decoders,
     models,
     normalizers,
-    pre_tokenizers,
     processors,
 )
 
 from ale_jax.model.tokenizer_library import transformers
 from ale_jax.model.weights.gguf_reader import read_gguf
+from ale_jax.model.weights.gguf_rules import RULES, Rules
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 _NAMES = Keys.Tokenizer
 _SPACE = "\u2581"  # as SentencePiece writes it
+_SPECIAL = {
+    "bos_token": _NAMES.BOS_ID,
+    "eos_token": _NAMES.EOS_ID,
+    "unk_token": _NAMES.UNK_ID,
+    "pad_token": _NAMES.PAD_ID,
+}
+# Far above those of any vocabulary, and few enough to be read within seconds.
+LONGEST_TOKEN, MOST_LETTERS = 1024, 1 << 24
+# What changes texts before they are split, in vocabularies that are not Llama's.
+_OTHER_NORMALIZERS = (_NAMES.PRECOMPILED_CHARSMAP, _NAMES.REMOVE_EXTRA_WS)
 
 
 def read_tokenizer(path: Path) -> PreTrainedTokenizerFast:
     """Returns the tokenizer of a file, with its chat template. ValueError if the file has none, or
     one by rules that are not known here."""
     fields = _fields(path)
-    tokens, kinds = fields.get(_NAMES.LIST, []), fields.get(_NAMES.TOKEN_TYPE, [])
+    tokens = _tokens(fields)
+    kinds = _per_token(fields, _NAMES.TOKEN_TYPE, tokens, TokenType.NORMAL)
     kind, rules = fields.get(_NAMES.MODEL), fields.get(_NAMES.PRE, "default")
     if kind == "llama":
         rust = _sentencepiece(tokens, kinds, fields)
-    elif kind == "gpt2" and rules in _RULES:
-        rust = _byte_level(tokens, fields, _RULES[rules])
+    elif kind == "gpt2" and str(rules) in RULES:
+        rust = _byte_level(tokens, fields, RULES[rules])
     else:
         raise ValueError(
             f"its kind {kind!r:.40}, {rules!r:.40} is not known, only 'llama', and 'gpt2' with "
-            f"{', '.join(_RULES)}: take a Hugging Face folder of the model"
+            f"{', '.join(RULES)}: take a Hugging Face folder of the model"
         )
     rust.add_special_tokens(_added(tokens, kinds, TokenType.CONTROL))
     rust.add_tokens(_added(tokens, kinds, TokenType.USER_DEFINED))
-    names = {
-        "bos_token": _NAMES.BOS_ID,
-        "eos_token": _NAMES.EOS_ID,
-        "unk_token": _NAMES.UNK_ID,
-        "pad_token": _NAMES.PAD_ID,
-    }
-    special = {name: tokens[fields[key]] for name, key in names.items() if key in fields}
+    special = _special(fields, tokens)
     if "bos_token" in special and fields.get(_NAMES.ADD_BOS, kind == "llama"):
         bos = special["bos_token"]
         rust.post_processor = processors.TemplateProcessing(
@@ -80,11 +84,42 @@ def _chat_template(fields: Mapping[str, Any]) -> str | dict[str, str] | None:
     return {"default": default} | others if others and default else default
 
 
-def _vocabulary(tokens: Sequence[str]) -> dict[str, int]:
-    ids = {token: number for number, token in enumerate(tokens)}
-    if not ids or len(ids) < len(tokens):
-        raise ValueError("there are no tokens" if not ids else "a token occurs twice")
-    return ids
+def _tokens(fields: Mapping[str, Any]) -> list[str]:
+    tokens = fields.get(_NAMES.LIST)
+    if not tokens or not isinstance(tokens, list) or not all(isinstance(t, str) for t in tokens):
+        raise ValueError(f"{_NAMES.LIST} is no list of tokens")
+    if len(set(tokens)) < len(tokens):
+        raise ValueError(f"{_NAMES.LIST}: a token occurs twice")
+    if max(map(len, tokens)) > LONGEST_TOKEN or sum(map(len, tokens)) > MOST_LETTERS:
+        raise ValueError(
+            f"{_NAMES.LIST}: a token of more than {LONGEST_TOKEN} letters, or more than "
+            f"{MOST_LETTERS} together: no model has that"
+        )
+    return tokens
+
+
+def _per_token(
+    fields: Mapping[str, Any], name: str, tokens: Sequence[str], default: float | None = None
+) -> list[Any]:
+    """A number for each token. default: that of all, if the file has none."""
+    values = fields.get(name, None if default is None else [default] * len(tokens))
+    numbers = isinstance(values, list) and all(type(each) is not str for each in values)
+    if not numbers or len(values) != len(tokens) or not all(map(math.isfinite, values)):
+        raise ValueError(f"{name} must hold a number for each of the {len(tokens)} tokens")
+    return values
+
+
+def _special(fields: Mapping[str, Any], tokens: Sequence[str]) -> dict[str, str]:
+    """The tokens of certain meanings, as transformers calls them."""
+    found = {}
+    for name, field in _SPECIAL.items():
+        number = fields.get(field)
+        if number is None:
+            continue
+        if type(number) is not int or not 0 <= number < len(tokens):
+            raise ValueError(f"{field} {number!r:.40} is the number of no token")
+        found[name] = tokens[number]
+    return found
 
 
 def _added(tokens: Sequence[str], kinds: Sequence[int], wanted: TokenType) -> list[AddedToken]:
@@ -95,47 +130,13 @@ def _added(tokens: Sequence[str], kinds: Sequence[int], wanted: TokenType) -> li
     ]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Rules:
-    """How a byte-level vocabulary splits a text before it merges. whole: what is a token as a whole
-    needs no merges."""
-
-    split: pre_tokenizers.PreTokenizer
-    normalizer: normalizers.Normalizer | None = None
-    whole: bool = False
+def _numbered(tokens: Sequence[str]) -> dict[str, int]:
+    return {token: number for number, token in enumerate(tokens)}
 
 
-def _by(words: str) -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(words), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-
-
-_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|NUMBER| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_GPT2 = pre_tokenizers.ByteLevel(add_prefix_space=False)
-_LLAMA3 = _Rules(_by(_WORDS.replace("NUMBER", r"\p{N}{1,3}")), whole=True)
-_SINGLE_DIGITS = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _GPT2])
-# By llama.cpp's names. A file without one is old.
-_RULES = {
-    "qwen2": _Rules(_by(_WORDS.replace("NUMBER", r"\p{N}")), normalizers.NFC()),
-    "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3,
-    "llama-v3": _LLAMA3,
-    "smollm": _Rules(_SINGLE_DIGITS),
-    "gpt-2": _Rules(_GPT2),
-    "default": _Rules(_GPT2),
-}
-
-
-def _byte_level(tokens: Sequence[str], fields: Mapping[str, Any], rules: _Rules) -> Tokenizer:
+def _byte_level(tokens: Sequence[str], fields: Mapping[str, Any], rules: Rules) -> Tokenizer:
     merges = [tuple(merge.split(" ")) for merge in fields.get(_NAMES.MERGES, [])]
-    rust = Tokenizer(models.BPE(_vocabulary(tokens), merges, ignore_merges=rules.whole))
+    rust = Tokenizer(models.BPE(_numbered(tokens), merges, ignore_merges=rules.whole))
     rust.pre_tokenizer, rust.decoder = rules.split, decoders.ByteLevel()
     if rules.normalizer:
         rust.normalizer = rules.normalizer
@@ -146,9 +147,11 @@ def _sentencepiece(
     tokens: Sequence[str], kinds: Sequence[int], fields: Mapping[str, Any]
 ) -> Tokenizer:
     """A vocabulary as Llama 2's, whose scores say which merge comes first."""
-    ids = _vocabulary(tokens)
+    for name in filter(fields.get, _OTHER_NORMALIZERS):
+        raise ValueError(f"{name} is not supported: take a Hugging Face folder of the model")
+    ids = _numbered(tokens)
     plain = [n for n, kind in enumerate(kinds) if kind == TokenType.NORMAL]
-    scores, words = fields[_NAMES.SCORES], {tokens[n] for n in plain}
+    scores, words = _per_token(fields, _NAMES.SCORES, tokens), {tokens[n] for n in plain}
     pairs = [(scores[n], n, pair) for n in plain for pair in _halves(tokens[n], words)]
     pairs.sort(key=lambda each: (-each[0], each[1], *map(ids.__getitem__, each[2])))
     unknown = next((t for t, kind in zip(tokens, kinds) if kind == TokenType.UNKNOWN), None)

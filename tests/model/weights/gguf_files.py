@@ -70,11 +70,25 @@ def write_gguf(path, architecture, params, shape, quantisation=None, **changes):
     return path
 
 
-def write_tokenizer(path, tokenizer, rules=None, scores=None):
+def write_tokenizer(path, tokenizer, rules=None, scores=None, **changes):
     """A GGUF file of nothing but the vocabulary and template of a BPE. rules: llama.cpp's name for
-    how a byte-level one splits texts. scores: instead of merges, for one of SentencePiece."""
+    how a byte-level one splits texts. scores: instead of merges, for one of SentencePiece.
+    changes: fields behind "tokenizer." with other values (None: left out)."""
     writer = gguf.GGUFWriter(path, "qwen2")
     _add_tokenizer(writer, tokenizer, rules, scores)
+    for name, value in changes.items():
+        (fields,) = writer.kv_data
+        fields.pop(f"tokenizer.{name}", None)
+        if value is not None:
+            writer.add_key_value(f"tokenizer.{name}", value, gguf.GGUFValueType.get_type(value))
+    _close(writer)
+    return path
+
+
+def write_tensor(path, kind, data_RN):
+    """A GGUF file of one matrix, given as the bytes of its rows."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_tensor("x", data_RN, raw_dtype=kind)
     _close(writer)
     return path
 

@@ -22,26 +22,66 @@ from tests.model.weights.gguf_files import write_tokenizer
 
 TEXT = """It's 12345 and 678, they'LL see naïve cafe\u0301s: x = '😀';
 
-\tdef f(a):   return a[0]  \r\n<tool_call>\n{"name": "ls"}</tool_call>  <|im_end|> done."""
+\tdef f(a):   return a[0]  \r\n<tool_call>\n{"name": "ls"}</tool_call>  <|im_end|> done.
+XMLParser's /a/b//
+ का中文テスト3.5中?!
+
+(see)."""
 # As the authors' files have them.
 QWEN2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 LLAMA3 = QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+QWEN35 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+GPT4O = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+"
+    r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+DEEPSEEK_V3 = (
+    r"\p{N}{1,3}",
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+    "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
+)
+SEED_CODER = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False)
 AFTER_SPLIT = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 DIGITS = pre_tokenizers.Digits(individual_digits=True)
 
 
-def split_by(pattern):
-    return [pre_tokenizers.Split(Regex(pattern), behavior="isolated"), AFTER_SPLIT]
+def split_by(*patterns):
+    steps = [pre_tokenizers.Split(Regex(each), behavior="isolated") for each in patterns]
+    return [*steps, AFTER_SPLIT]
 
 
+WHOLE = True
 AUTHORS = {
     "qwen2": (split_by(QWEN2), normalizers.NFC(), False),
-    "llama-bpe": (split_by(LLAMA3), None, True),
+    "qwen35": (split_by(QWEN35), normalizers.NFC(), False),
+    "llama-bpe": (split_by(LLAMA3), None, WHOLE),
+    "dbrx": (split_by(LLAMA3), None, False),
+    "glm4": (split_by(LLAMA3), None, False),
+    "gpt-4o": (split_by(GPT4O), None, WHOLE),
+    "tekken": (split_by(TEKKEN), None, WHOLE),
+    "deepseek-v3": (split_by(*DEEPSEEK_V3), None, False),
+    "seed-coder": (split_by(SEED_CODER), None, False),
     "smollm": ([DIGITS, BYTES], None, False),
+    "refact": ([DIGITS, BYTES], None, False),
+    "olmo": ([BYTES], normalizers.NFC(), False),
     "gpt-2": ([BYTES], None, False),
     None: ([BYTES], None, False),
 }
@@ -128,17 +168,31 @@ def test_a_sentencepiece_tokenizer_is_the_authors(tmp_path):
 
 BAD = {
     "unknown rules": (
-        {"rules": "tekken"},
-        "its kind 'gpt2', 'tekken' is not known, only 'llama', a",
+        {"rules": "kimi-k2"},
+        "its kind 'gpt2', 'kimi-k2' is not known, only 'llama', a",
     ),
-    "no template": ({}, "has no chat template: add one"),
+    "no template": ({"chat_template": None}, "has no chat template: add one"),
+    "rules that are a list": ({"ggml.pre": ["qwen2"]}, "'gpt2', .'qwen2'. is not known"),
+    "no tokens": ({"ggml.tokens": None}, "ggml.tokens is no list of tokens"),
+    "tokens that are numbers": ({"ggml.tokens": [1, 2]}, "ggml.tokens is no list of tokens"),
+    "a token twice": ({"ggml.tokens": ["a", "a"]}, "ggml.tokens: a token occurs twice"),
+    "an endless token": ({"ggml.tokens": ["a" * 2000]}, "a token of more than 1024 letters"),
+    "few types": ({"ggml.token_type": [1]}, "ggml.token_type must hold a number for each of the"),
+    "no such token": ({"ggml.eos_token_id": 9999}, "ggml.eos_token_id 9999 is the number of no t"),
+    "a negative token": ({"ggml.eos_token_id": -1}, "ggml.eos_token_id -1 is the number of no t"),
+    "merges of what is no token": ({"ggml.merges": ["é é"]}, "its tokenizer cannot be read"),
+    "merges that are numbers": ({"ggml.merges": [1]}, "its tokenizer cannot be read"),
+    "a template that is a number": ({"chat_template": 1}, "x.gguf: the chat template refuses"),
+    "no scores": ({"ggml.model": "llama"}, "ggml.scores must hold a number for each"),
+    "another normalizer": (
+        {"ggml.model": "llama", "ggml.remove_extra_whitespaces": True},
+        "ggml.remove_extra_whitespaces is not supported: take a Hugging Face folder",
+    ),
 }
 
 
 @pytest.mark.parametrize(("options", "message"), BAD.values(), ids=BAD)
 def test_what_cannot_be_read_as_it_is_meant_is_refused(options, message, tmp_path):
     theirs = byte_level(*AUTHORS["qwen2"])
-    if not options:
-        theirs.chat_template = None
     with pytest.raises(ValueError, match=message):
         ChatTokenizer.load(write_tokenizer(tmp_path / "x.gguf", theirs, **options))
