@@ -1,4 +1,5 @@
-"""Recorded conversations that a warm start learns from."""
+"""Recorded conversations that a warm start learns from, and pairs of them that are preferred one to
+the other."""
 
 from __future__ import annotations
 
@@ -10,10 +11,11 @@ DROP, CUT = "drop", "cut"
 
 
 @dataclasses.dataclass(frozen=True)
-class RecordedData(Settings):
-    """Conversations of some files, in any of the formats that `ale_jax.recorded.formats` reads."""
+class DataFiles(Settings):
+    """The files of a data set. LIST: the field of the config that holds it."""
 
     OWNER = "data "
+    LIST = ""
 
     name: str = setting("", "what metrics and events call it.")
     files: str = setting(
@@ -23,10 +25,27 @@ class RecordedData(Settings):
     )
     ratio: int = setting(
         1,
-        "its conversations in every sum(ratios) of `data` and `domains`.",
+        "its records in every sum(ratios) of the sets that are learned together.",
         at_least=1,
         remedy="or leave it out",
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("name", "files"):
+            if not getattr(self, name):
+                raise ValueError(
+                    f"data has no {name}: give one, as in {{'name': 'agentic', 'files': "
+                    "'traj/*.jsonl'}"
+                )
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedData(DataFiles):
+    """Conversations of some files, in any of the formats that `ale_jax.recorded.formats` reads."""
+
+    LIST = "warm_start.data"
+
     min_reward: float = setting(
         0.0,
         "conversations that earned less are dropped; 0.0: none is, whatever it earned.",
@@ -40,11 +59,10 @@ class RecordedData(Settings):
         choices=(DROP, CUT),
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("name", "files"):
-            if not getattr(self, name):
-                raise ValueError(
-                    f"data has no {name}: give one, as in {{'name': 'agentic', 'files': "
-                    "'traj/*.jsonl'}"
-                )
+
+@dataclasses.dataclass(frozen=True)
+class PreferenceData(DataFiles):
+    """Pairs of some files, in the formats that `ale_jax.recorded.pairs` reads. A pair of which one
+    does not fit learn.pack_length or chunks_per_pack is dropped."""
+
+    LIST = "preferences.data"

@@ -14,6 +14,7 @@ from ale_jax.config.hardware import HardwareConfig, MeshShape
 from ale_jax.config.learn import LearnConfig
 from ale_jax.config.model import LoraShape, ModelConfig, PolicyShape, TokenizerConfig
 from ale_jax.config.optimizer import OptimizerHypers
+from ale_jax.config.preferences import PreferencesConfig
 from ale_jax.config.resampling import ResamplingHypers
 from ale_jax.config.rollout import A_DAY, DeadlinesConfig, RolloutConfig
 from ale_jax.config.setting import Settings, section, setting
@@ -124,6 +125,8 @@ class RunConfig(Settings):
     lora: LoraShape = section(LoraShape)
     warm_start: WarmStartConfig = section(WarmStartConfig)
     warm_start_optimizer: OptimizerHypers = section(OptimizerHypers, learning_rate=1e-5)
+    preferences: PreferencesConfig = section(PreferencesConfig)
+    preferences_optimizer: OptimizerHypers = section(OptimizerHypers)
     rl: RlConfig = section(RlConfig)
     rl_optimizer: OptimizerHypers = section(OptimizerHypers)
     algo: AlgoConfig = section(AlgoConfig)

@@ -36,7 +36,9 @@ Metrics = dict[str, jax.Array]
 Total = tuple[Params, Metrics]  # gradient and metrics of the microbatches until now
 # (state, microbatches, loss_denominator) -> (state, sums for the metrics, figures of the tokens of
 # each microbatch)
-TrainStep = Callable[[TrainState, Sequence[Any], float], tuple[TrainState, Metrics, list[Any]]]
+TrainStep = Callable[
+    [TrainState, Sequence[Any], float | np.float32], tuple[TrainState, Metrics, list[Any]]
+]
 # (scores, arrays of the batch, loss_denominator) -> (loss, sums for the metrics)
 LossFn = Callable[[TokenScores, dict[str, jax.Array], jax.Array], tuple[jax.Array, Metrics]]
 

@@ -30,7 +30,7 @@ from ale_jax.monitor.evaluations import (
 from ale_jax.monitor.metrics import STALENESS_COUNTS
 from ale_jax.monitor.run_files import RunFiles
 
-SFT, RL = "sft", "rl"
+SFT, DPO, RL = "sft", "dpo", "rl"
 MAX_EVENTS = 300
 MAX_AGES = 64
 # Sums and differences of plotted values must stay finite.
@@ -70,6 +70,9 @@ SMALL_CHARTS = (
     ),
     ("loss", SFT, "Warm-start loss", "nats per token"),
     ("token_accuracy", SFT, "Warm-start accuracy", "of next tokens"),
+    ("loss", DPO, "Preference loss", "mean over an update's pairs"),
+    ("margin", DPO, "Preference margin", "beta times what chosen gained more than rejected"),
+    ("held_out_loss", DPO, "Preference loss, held out", "mean over pairs"),
 )
 
 # Title -> label, metric of each step, hint. The two splits must not be added up: the first is wall
@@ -244,7 +247,7 @@ def time_splits(run: RunFiles) -> list[TimeSplit]:
 
 def compile_seconds(run: RunFiles) -> float:
     """Seconds spent compiling, in all phases."""
-    return sum(_total(run, phase, "time/compile_s") for phase in (SFT, RL))
+    return sum(_total(run, phase, "time/compile_s") for phase in (SFT, DPO, RL))
 
 
 def _total(run: RunFiles, phase: str, metric: str) -> float:
@@ -327,7 +330,8 @@ def _phase_bands(run: RunFiles, x_scale: Scale) -> list[Band]:
     if run.summary:
         reinforcement += f" by {run.summary.algorithm.upper()}"
     bands, left = [], 0.0
-    for phase, words in ((SFT, "supervised warm start"), (RL, reinforcement)):
+    phases = (SFT, "supervised warm start"), (DPO, "preference pairs"), (RL, reinforcement)
+    for phase, words in phases:
         if lines := run.phase(phase):
             right = x_scale(lines[-1]["seconds"] / 60)
             label = f"{words}, {lines[-1]['step']:,} steps"

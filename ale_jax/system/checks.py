@@ -64,6 +64,7 @@ def check_sections(config: RunConfig) -> None:
     _check_resampling(config)
     for name, hp in (
         ("warm_start_optimizer", config.warm_start_optimizer),
+        ("preferences_optimizer", config.preferences_optimizer),
         ("critics.optimizer", config.critics.optimizer),
     ):
         if hp.decay_success:

@@ -23,6 +23,7 @@ from ale_jax.gateway.messages import ChatMessage
 from ale_jax.model.tokenizer import ChatTokenizer, tools_text, train_bpe
 from ale_jax.recorded.conversation import TOOL, Conversation, with_calls
 from ale_jax.recorded.messages import CALL_ID
+from ale_jax.recorded.pairs import Continuation
 from ale_jax.recorded.plain import Text
 from ale_jax.recorded.samples import exchanges_of, learned_exchanges
 from ale_jax.records import Task
@@ -165,7 +166,10 @@ def is_noisy(task: Task, share: float) -> bool:
 
 
 def make_tokenizer(
-    given: str, vocab_size: int, told: Iterable[Conversation | Text], folder: Path
+    given: str,
+    vocab_size: int,
+    told: Iterable[Conversation | Text | Continuation],
+    folder: Path,
 ) -> ChatTokenizer:
     """Loads the tokenizer `given`, or trains a BPE on what is told; saves it to `folder`."""
     if given:
@@ -177,8 +181,8 @@ def make_tokenizer(
     return tokenizer
 
 
-def _texts(conversation: Conversation | Text) -> Iterator[dict[str, str]]:
-    if isinstance(conversation, Text):
+def _texts(conversation: Conversation | Text | Continuation) -> Iterator[dict[str, str]]:
+    if not isinstance(conversation, Conversation):
         yield {"role": "user", "content": conversation.text}
         return
     if conversation.tools:

@@ -14,12 +14,16 @@ from ale_jax.data.mixing import end_of_epochs, mix
 from ale_jax.data.packing import Sample, pack_all
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.recorded.conversation import Conversation, ItemKey
+from ale_jax.recorded.files import read_all
+from ale_jax.recorded.formats import read_record
+from ale_jax.recorded.pairs import Continuation, of_pair
 from ale_jax.recorded.plain import Text
-from ale_jax.recorded.sets import Reader, RecordedSet, Terms, contents
+from ale_jax.recorded.sets import Reader, RecordedSet, Terms
 from ale_jax.records import Batch
 from ale_jax.system.demonstrations import conversation_of, tokenize
+from ale_jax.system.stage import HELD_OUT_LOSS, PROBE_SUCCESS
 from ale_jax.system.trainer import Trainer
-from ale_jax.system.warm_start import HELD_OUT_LOSS, PROBE_SUCCESS, full_rows
+from ale_jax.system.warm_start import full_rows
 from ale_jax.worlds.schedule import Schedule
 
 
@@ -84,11 +88,14 @@ def _loss(trainer: Trainer, batches: Sequence[Batch]) -> float:
 
 def texts(
     config: RunConfig, domains: Sequence[Sequence[Transcript]]
-) -> Iterator[Conversation | Text]:
+) -> Iterator[Conversation | Text | Continuation]:
     """Yields all that is learned from, of which a tokenizer can be trained."""
     yield from map(conversation_of, itertools.chain(*domains))
     for data in config.warm_start.data:
-        yield from (told for _, told in contents(data, config.worlds.folder))
+        yield from (told for _, told in read_all(data, config.worlds.folder, read_record))
+    for pairs in config.preferences.data:
+        for _, pair in read_all(pairs, config.worlds.folder, of_pair):
+            yield from (pair.chosen, pair.rejected)
 
 
 def read_sets(

@@ -62,7 +62,8 @@ from ale_jax.worlds.digests import differing
 SHOWN = (
     *(ACTOR_LOST, "thread_stuck", "actors_unplaced", "episodes_paused", "episodes_resumed"),
     *(GROUP_DROPPED, HISTORY_REWRITTEN, NOTHING_TRAINED, "stalled", "checkpoint_failed"),
-    *(WORLDS_CHANGED, "recorded_data", "warm_start_ended", "items_selected"),
+    *(WORLDS_CHANGED, "recorded_data", "warm_start_ended", "preferences_ended"),
+    "items_selected",
 )
 WORLDS_FILE = "world_digests.json"  # a digest of each family
 MAX_UNSEEN = 100  # names of what agents send, which they may make up
@@ -170,6 +171,10 @@ class RunLogger:
     def warm_start_step(self, step: int, values: dict[str, float]) -> None:
         self.metrics.log(step, values | self._compile_time(), "sft")
         self.progress.update(step, loss=values["loss"], success=values.get("probe_success"))
+
+    def preference_step(self, step: int, values: dict[str, float]) -> None:
+        self.metrics.log(step, values | self._compile_time(), "dpo")
+        self.progress.update(step, loss=values["loss"])
 
     def rl_step(
         self,
@@ -282,7 +287,7 @@ def summarize(config: RunConfig, workdir: Path, cursor: Cursor, seconds: float) 
     before, after = evaluations[WARM_START], evaluations[FINAL]
     lines = read_metrics(workdir / METRICS_FILE).records
     steps = [line for line in lines if line["phase"] == "rl"]
-    warm = [line for line in lines if line["phase"] == "sft"]
+    warm = [line for line in lines if line["phase"] in ("sft", "dpo")]
     supervised = max((line["seconds"] for line in warm), default=0.0)
     reinforced = sum(line["time/waiting_s"] + line["time/learner_s"] for line in steps)
     return Summary(

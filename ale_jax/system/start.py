@@ -30,6 +30,7 @@ from ale_jax.system.demonstrations import (
 )
 from ale_jax.system.hosts.commands import Processes
 from ale_jax.system.imitated import Imitated, demonstrated_samples, read_sets, texts
+from ale_jax.system.preferences import Preferences, count_updates, read_pair_sets
 from ale_jax.system.resampling import Resampler
 from ale_jax.system.rollouts.scheduler import RolloutScheduler
 from ale_jax.system.run_logger import RunLogger
@@ -172,8 +173,8 @@ def _require_no_steps(path: Path) -> None:
 
 def begin_anew(setting: Setting, checkpoints: Checkpoints, logger: RunLogger) -> Start:
     """Collects demonstrations and recorded conversations, trains a tokenizer on them, and trains
-    the policy to imitate them. ValueError if the disk has no room for the checkpoints to come, or
-    what was recorded cannot be read.
+    the policy to imitate them, and then on preference pairs. ValueError if the disk has no room for
+    the checkpoints to come, or what was recorded cannot be read.
 
     Nothing is demonstrated if the warm start has no steps and the tokenizer is given: by its path,
     or by `weights`.
@@ -201,6 +202,8 @@ def begin_anew(setting: Setting, checkpoints: Checkpoints, logger: RunLogger) ->
             [tokenize(each, tokenizer) for each in probe],
         )
         _imitate(imitated, setting, trainer, logger)
+    if config.preferences.data:
+        _prefer(setting, tokenizer, trainer, logger)
     trainer.begin()
     return Start(tokenizer, trainer, Cursor.begin(config), oracles)
 
@@ -221,6 +224,27 @@ def _imitate(imitated: Imitated, setting: Setting, trainer: Trainer, logger: Run
     )
     if warm.data:
         logger.record("warm_start_ended", why)
+
+
+def _prefer(
+    setting: Setting, tokenizer: ChatTokenizer, trainer: Trainer, logger: RunLogger
+) -> None:
+    config, stop, progress = setting.config, setting.stop, logger.progress
+    sets = read_pair_sets(config, tokenizer, stop.check, logger.record)
+    most = count_updates(config.preferences, sets)
+    trainer.begin_preferences(updates=most)
+    pairs = sum(len(each.learned) + len(each.held_out) for each in sets)
+    progress.phase("reference of the preference pairs", pairs, unit="pairs")
+
+    def on_progress(done: int) -> None:
+        stop.check()
+        progress.update(done)
+
+    preferences = Preferences(config, sets, trainer, on_progress)
+    progress.phase("preference pairs", most)
+    updates, log = stop.checked(preferences.updates()), logger.preference_step
+    why = preferences.learn(updates, log, config.learn.max_skipped_updates)
+    logger.record("preferences_ended", why)
 
 
 def keep_reference(setting: Setting, logger: RunLogger) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 from jax.sharding import Mesh
 
 from ale_jax.config.model import PolicyShape
@@ -39,6 +40,7 @@ from ale_jax.model.params import Params
 from ale_jax.model.replicas import engine_meshes, make_sampling_copy
 from ale_jax.records import Batch
 from ale_jax.system.hosts.commands import Alone, Processes, command
+from ale_jax.system.preferences import make_preference_step
 from ale_jax.system.states import abstract_whole, first_state
 from ale_jax.system.warm_start import make_nll, make_probability, make_supervised_step
 
@@ -151,18 +153,43 @@ class Trainer:
         return sum(self._nll(self.begun.params, batch) for batch in batches)
 
     @command()
-    def begin(self) -> None:
-        """Begins reinforcement learning, with the weights of the warm start if there was one."""
+    def begin_preferences(self, updates: int) -> None:
+        """Begins to learn from preference pairs, with the weights of the warm start if there was
+        one. updates: of which the schedule's shares are."""
         config = self.config
-        if self.state is None:
-            self.state = first_state(config, self.policy, self._optimizer, self.mesh)
-        else:
-            self.state = begin(self.begun.params, self._optimizer, self.mesh)
+        optimizer = make_optimizer(config.preferences_optimizer, self.policy, config.lora, updates)
+        self._go_on_with(optimizer)
+        self._preference_step = make_preference_step(self.model, optimizer)
+
+    @command(rows=True, forgets=True)
+    def present_logp(self, batches: Sequence[Any]) -> list[np.ndarray]:
+        """Returns what `logp` does, under the present weights."""
+        return [self._logp(self.begun.params, batch) for batch in batches]
+
+    @command(forgets=True)
+    def prefer(self, batches: Sequence[Any], loss_denominator: float) -> Metrics:
+        """Makes one update from pairs, and returns its sums, still on the device."""
+        denominator = np.float32(loss_denominator)
+        self.state, sums, _ = self._preference_step(self.begun, batches, denominator)
+        return sums
+
+    @command()
+    def begin(self) -> None:
+        """Begins reinforcement learning, with the weights of the stages before if there were
+        any."""
+        config = self.config
+        self._go_on_with(self._optimizer)
         if config.critics.count:
             key = jax.random.fold_in(jax.random.key(config.seed), CRITICS_STREAM)
             self.critics = Critics.make(
                 config.critics, self.model, self.begun.params, key, config.critic_updates
             )
+
+    def _go_on_with(self, optimizer: optax.GradientTransformation) -> None:
+        if self.state is None:
+            self.state = first_state(self.config, self.policy, optimizer, self.mesh)
+        else:
+            self.state = begin(self.begun.params, optimizer, self.mesh)
 
     # A step of reinforcement learning, in this order.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -23,16 +22,15 @@ from ale_jax.learn.step import (
     TrainStep,
     forward,
     make_train_step,
-    router_figures,
 )
 from ale_jax.model.params import Params
 from ale_jax.records import Batch
+from ale_jax.system.stage import Ending, Stage
 
 REMEDY = (
     "look at loss and grad_norm in metrics.jsonl, and lower warm_start_optimizer.learning_rate or "
     "clip_norm"
 )
-PROBE_SUCCESS, HELD_OUT_LOSS = "probe_success", "held_out_loss"
 
 
 class Supervised(Protocol):
@@ -64,55 +62,23 @@ def warm_start(
     `log(step, figures)` is called at each measurement. max_skipped: RunFailed after so many updates
     in a row that are not finite.
     """
-    skipped, unread, ending = SkippedUpdates(max_skipped, REMEDY), [], Ending(config)
-    batches: Sequence[Batch] | None = next(updates)
-    for step in range(1, config.max_steps + 1):
-        assert batches is not None, "the loop ends with the last update"
+
+    def update(batches: Sequence[Batch]) -> Mapping[str, jax.Array]:
         tokens = float(count_loss_denominator(batches, "tokens"))
-        sums = trainer.supervise(batches, loss_denominator=tokens)
-        unread.append(sums)
-        batches = next(updates, None)
-        is_last = batches is None or step == config.max_steps
-        if step % config.probe_every and not is_last:
-            continue
-        measured = measure()
-        figures = {
+        return trainer.supervise(batches, loss_denominator=tokens)
+
+    def figures(sums: Mapping[str, jax.Array]) -> dict[str, float]:
+        return {
             "loss": float(sums["nll"] / sums["tokens"]),
             "token_accuracy": float(sums["best"] / sums["tokens"]),
             "grad_norm": float(sums["grad_norm"]),
-            **measured,
-            **router_figures(jax.device_get(sums)),
         }
-        log(step, figures)
-        for number, each in enumerate(jax.device_get(unread), step + 1 - len(unread)):
-            skipped.note(each, number)
-        unread.clear()
-        if reason := ending.reached(measured):
-            return f"{reason} after {step} updates"
-        if batches is None:
-            return f"epochs {config.epochs} are over after {step} updates"
-    return f"max_steps {config.max_steps} is reached"
 
-
-class Ending:
-    """Whether what was measured ends a warm start."""
-
-    def __init__(self, config: WarmStartConfig):
-        self._config, self._lowest, self._waited = config, math.inf, 0
-
-    def reached(self, measured: Mapping[str, float]) -> str:
-        """Returns why it ends; "" if it goes on."""
-        config, success = self._config, measured.get(PROBE_SUCCESS)
-        if success is not None and success >= config.target_success:
-            return f"target_success {config.target_success} is reached"
-        loss = measured.get(HELD_OUT_LOSS)
-        if loss is None or not config.patience:
-            return ""
-        self._waited = 0 if loss < self._lowest else self._waited + 1
-        self._lowest = min(loss, self._lowest)
-        if self._waited < config.patience:
-            return ""
-        return f"held_out_loss has not fallen below {self._lowest:.4f} for {self._waited} times"
+    ending = Ending(
+        config.probe_every, config.epochs, config.patience, config.max_steps, config.target_success
+    )
+    stage = Stage(update, figures, measure, log)
+    return stage.run(updates, ending, SkippedUpdates(max_skipped, REMEDY))
 
 
 def make_supervised_step(model: ModelSpec, optimizer: optax.GradientTransformation) -> TrainStep:

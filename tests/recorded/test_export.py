@@ -17,9 +17,9 @@ from ale_jax.config.recorded import RecordedData
 from ale_jax.gateway.messages import ChatMessage, ToolCall
 from ale_jax.recorded.conversation import Conversation
 from ale_jax.recorded.export import as_atif, as_messages
-from ale_jax.recorded.formats import conversation_of
+from ale_jax.recorded.files import read_all
+from ale_jax.recorded.formats import conversation_of, read_record
 from ale_jax.recorded.messages import CALL_ID
-from ale_jax.recorded.sets import contents
 from tests.agent.assistant.test_atif import KEYS, replied, started
 from tests.recorded.made import TOOLS, WITH_TOOLS, write
 from tests.recorded.test_formats import EPISODE
@@ -188,7 +188,7 @@ def test_the_command_writes_what_a_warm_start_reads(run, tmp_path, format):
     said = command(f"--episodes={run}", f"--format={format}", f"--out={out}")
     assert said == (0, f"3 episodes are in {out}\n")
     data = RecordedData(name="x", files=f"{out}/*")
-    assert [told for _, told in contents(data, "")] == [conversation_of(EPISODE)] * 3
+    assert [told for _, told in read_all(data, "", read_record)] == [conversation_of(EPISODE)] * 3
 
 
 @pytest.mark.parametrize(

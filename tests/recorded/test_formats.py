@@ -7,9 +7,9 @@ import pytest
 
 from ale_jax.config.recorded import RecordedData
 from ale_jax.gateway.messages import ToolCall
-from ale_jax.recorded.formats import conversation_of
+from ale_jax.recorded.files import read_all
+from ale_jax.recorded.formats import conversation_of, read_record
 from ale_jax.recorded.messages import CALL_ID
-from ale_jax.recorded.sets import contents
 from ale_jax.worlds.replies import Call, write_reply
 from tests.recorded.made import SYSTEM, TOOLS, USER, WITH_TOOLS, call, said, write
 
@@ -122,7 +122,7 @@ def test_what_cannot_be_read_is_one_line_with_file_line_and_field(tmp_path, reco
     file = write(tmp_path / "bad.jsonl", WITH_TOOLS, record)
     data = RecordedData(name="bad", files="*.jsonl")
     with pytest.raises(ValueError, match=f"^{file}, line 2: {field}") as refused:
-        list(contents(data, str(tmp_path)))
+        list(read_all(data, str(tmp_path), read_record))
     assert "\n" not in str(refused.value)
 
 
@@ -139,13 +139,13 @@ def test_what_cannot_be_read_is_one_line_with_file_line_and_field(tmp_path, reco
 def test_damaged_files_are_named(tmp_path, name, content, message):
     (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=message):
-        list(contents(RecordedData(name="bad", files="*.js*"), str(tmp_path)))
+        list(read_all(RecordedData(name="bad", files="*.js*"), str(tmp_path), read_record))
 
 
 def test_a_file_may_be_one_record_or_a_list_of_them(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps(WITH_TOOLS))
     (tmp_path / "b.json").write_text(json.dumps([WITH_TOOLS, {"messages": [USER, said("a")]}]))
-    found = list(contents(RecordedData(name="x", files="*.json"), str(tmp_path)))
+    found = list(read_all(RecordedData(name="x", files="*.json"), str(tmp_path), read_record))
     assert [len(each.messages) for _, each in found] == [12, 12, 2]
 
 
@@ -155,7 +155,7 @@ def test_parquet_is_read(tmp_path):
 
     told = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     parquet.write_table(pyarrow.table({"messages": [told, told]}), tmp_path / "a.parquet")
-    found = list(contents(RecordedData(name="x", files="a.parquet"), str(tmp_path)))
+    found = list(read_all(RecordedData(name="x", files="a.parquet"), str(tmp_path), read_record))
     assert [place.partition(", ")[2] for place, _ in found] == ["row 1", "row 2"]
 
 

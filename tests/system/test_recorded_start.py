@@ -1,9 +1,11 @@
 """A run that begins with recorded conversations, and settings of it that cannot be honoured."""
 
+import math
+
 import pytest
 
 from ale_jax.command_line import read_config
-from ale_jax.config.recorded import RecordedData
+from ale_jax.config.recorded import PreferenceData, RecordedData
 from ale_jax.monitor.evaluations import read_summary
 from ale_jax.monitor.events import read_events
 from ale_jax.monitor.metrics import read_metrics
@@ -12,6 +14,7 @@ from tests.system.configs import smoke_config
 from tests.system.whole_runs import SYNCHRONOUS, run_here
 
 DATA = RecordedData(name="made", files="made.jsonl")
+PAIRS = PreferenceData(name="made", files="made.jsonl")
 ARITHMETIC = [
     "--config.worlds.train=({'world':'countdown','families':('countdown3',)},)",
     "--config.worlds.held_out=()",
@@ -24,12 +27,20 @@ def talk(number):
     return {"messages": [task, said(f"3 + {number - 3}")], "reward": number % 2}
 
 
+def pair(number):
+    """A right answer is preferred to a wrong one."""
+    messages = talk(number)["messages"]
+    return {"prompt": messages[:1], "chosen": messages[1:], "rejected": said("no")}
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run's folder, whose warm start has two passes over 30 conversations, and what it said."""
+    """A run's folder, whose warm start has two passes over 30 conversations, and then two over ten
+    pairs, and what it said."""
     folder = tmp_path_factory.mktemp("recorded")
     write(folder / "odd.jsonl", *map(talk, range(60)))
     write(folder / "all.jsonl", *map(talk, range(60, 90)))
+    write(folder / "pairs.jsonl", *map(pair, range(90, 100)))
     data = (
         "({'name': 'odd', 'files': 'odd.jsonl', 'min_reward': 1.0, 'ratio': 3},"
         " {'name': 'all', 'files': 'all.jsonl'})"
@@ -41,7 +52,11 @@ def run(tmp_path_factory):
         *(f"--config.warm_start.data={data}", "--config.warm_start.max_steps=50"),
         *("--config.warm_start.epochs=2", "--config.warm_start.held_out_share=0.2"),
         *("--config.warm_start.target_success=1.0", "--config.warm_start.rows_per_step=1"),
-        *("--config.warm_start.probe_every=2",),
+        *("--config.warm_start.probe_every=2", "--config.preferences.measure_every=1"),
+        "--config.preferences.data=({'name': 'right', 'files': 'pairs.jsonl'},)",
+        *("--config.preferences.pairs_per_step=4", "--config.preferences.epochs=2"),
+        *("--config.preferences.held_out_share=0.2", "--config.preferences.beta=0.5"),
+        "--config.preferences_optimizer.learning_rate=0.001",
     )
     return folder / "run", said
 
@@ -76,6 +91,22 @@ def test_it_says_what_became_of_each_set(run):
 
 
 @pytest.mark.heavy
+def test_after_that_it_learns_from_pairs(run):
+    workdir, said = run
+    lines = read_metrics(workdir / "metrics.jsonl").records
+    phases = [line["phase"] for line in lines]
+    assert phases == sorted(phases, key=["sft", "dpo", "rl"].index)
+    pairs = [line for line in lines if line["phase"] == "dpo"]
+    first, last = pairs[0], pairs[-1]
+    assert abs(first["loss"] - math.log(2)) < 1e-3 > abs(first["margin"])  # it is the reference
+    assert last["held_out_loss/right"] < first["held_out_loss/right"] < math.log(2)
+    events = read_events(workdir / "events.jsonl").records
+    told = {e.kind: e.detail for e in events if e.kind in ("recorded_data", "preferences_ended")}
+    assert told["preferences_ended"] == f"epochs 2 are over after {last['step']} updates"
+    assert "right: 10 records: " in told["recorded_data"] and ", 0 dropped" in said
+
+
+@pytest.mark.heavy
 def test_the_rest_of_the_run_is_as_any(run):
     workdir, _ = run
     summary = read_summary(workdir / "summary.json")
@@ -98,6 +129,19 @@ def test_the_rest_of_the_run_is_as_any(run):
 def test_what_would_do_nothing_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         smoke_config(warm_start={"target_success": 1.0} | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": (PAIRS, PAIRS)}, r"preferences\.data names 'made' twice"),
+        ({"beta": 0.2}, r"preferences\.beta 0\.2 is about preferences\.data, which is empty"),
+        ({"data": (PAIRS,), "patience": 2}, r"preferences\.patience 2 waits for the loss"),
+    ],
+)
+def test_preferences_that_would_do_nothing_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        smoke_config(preferences=changes)
 
 
 def test_with_worlds_that_are_named_both_are_learned():
