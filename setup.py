@@ -11,6 +11,7 @@ REQUIRES = [
     "h11>=0.16",
     "httptools>=0.6",
     "httpx>=0.28",
+    "huggingface-hub>=1.0",
     "jax>=0.10.1",
     "jinja2>=3.1",
     "llguidance>=1.9",

@@ -103,8 +103,8 @@ FLAGS = {
         flags.DEFINE_string,
         "newest",
         "POLICY",
-        "newest or step:N of the run in --workdir, hf:DIR with weights, or http://HOST/v1#MODEL of "
-        "OpenAI's API, with its key in ALE_POLICY_KEY",
+        "newest or step:N of the run in --workdir, hf:DIR or hf:ORG/NAME with weights, or "
+        "http://HOST/v1#MODEL of OpenAI's API, with its key in ALE_POLICY_KEY",
     ),
     "samples": Flag(flags.DEFINE_integer, 1, "N", "episodes of each item"),
     "limit": Flag(flags.DEFINE_integer, 0, "N", "items, evenly of all families; 0 for all"),

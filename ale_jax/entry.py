@@ -25,7 +25,7 @@ from ale_jax.errors import RunFailed
 from ale_jax.monitor.evaluations import SUMMARY_FILE, Evaluation, read_summary
 from ale_jax.monitor.report import REPORT_FILE
 from ale_jax.system import controller, evaluate_run
-from ale_jax.system.checks import check_devices, checked_config
+from ale_jax.system.checks import check_devices, resolved_config
 from ale_jax.system.hosts.commands import Alone, Processes
 from ale_jax.system.library_log import LibraryLog
 from ale_jax.system.rollouts.opening import check_backend
@@ -94,7 +94,7 @@ def as_config(config: Config, overrides: Mapping[str, Any] | None = None) -> Run
         values: Mapping[str, Any] = config.to_json()
     else:
         values = read_config(str(config), []) if isinstance(config, str | Path) else config
-    return checked_config(_overridden(values, overrides or {}))
+    return resolved_config(_overridden(values, overrides or {}))
 
 
 def _overridden(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

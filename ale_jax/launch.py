@@ -167,10 +167,10 @@ def _train(
     import jax
 
     from ale_jax.entry import controller_at, train_in
-    from ale_jax.system.checks import checked_config
+    from ale_jax.system.checks import resolved_config
     from ale_jax.system.hosts.run import follow_run, led
 
-    config, path = checked_config(values), Path(options.workdir)
+    config, path = resolved_config(values), Path(options.workdir)
     have_met = False
     try:
         if jax.process_index() > 0:
@@ -193,19 +193,20 @@ def _train(
 def _doctor(
     values: dict[str, Any], options: flags.FlagValues, host: HostOptions, report: Report
 ) -> int:
-    from ale_jax.system.checks import checked_config
+    from ale_jax.system.checks import resolved_config
     from ale_jax.system.doctor.examination import examine
 
     workdir = Path(options.workdir).resolve() if options.workdir else None
-    return examine(checked_config(values), host, workdir, report)
+    return examine(resolved_config(values), host, workdir, report)
 
 
 def _plan(values: dict[str, Any]) -> int:
-    from ale_jax.system.checks import check_sources, checked_config
+    from ale_jax.system.checks import resolved_config
     from ale_jax.system.plan import make_plan
+    from ale_jax.system.sources import check_sources
 
-    config = checked_config(values)
-    check_sources(config)
+    config = resolved_config(values)
+    check_sources(config, fetch=False)
     plan = make_plan(config)
     print(plan)
     plan.require_fit()
@@ -216,11 +217,11 @@ def _export(values: dict[str, Any], options: flags.FlagValues) -> int:
     if not options.out:
         raise ValueError(NO_OUT)
 
-    from ale_jax.system.checks import checked_config
+    from ale_jax.system.checks import resolved_config
     from ale_jax.system.states import export_run
     from ale_jax.system.workdir import Workdir
 
-    config = checked_config(values)
+    config = resolved_config(values)
     with Workdir.open(Path(options.workdir), config) as workdir:
         step = export_run(config, workdir, Path(options.out), options.adapter)
     print(f"the weights of step {step} are in {options.out}")
@@ -228,10 +229,10 @@ def _export(values: dict[str, Any], options: flags.FlagValues) -> int:
 
 
 def _serve(values: dict[str, Any], options: flags.FlagValues) -> int:
-    from ale_jax.system.checks import checked_config
+    from ale_jax.system.checks import resolved_config
     from ale_jax.system.serve import serving
 
-    config = checked_config(values)
+    config = resolved_config(values)
     path = Path(options.workdir).resolve() if options.workdir else None
     address = options.host, options.port
     with contextlib.suppress(KeyboardInterrupt), serving(config, path, *address) as at:

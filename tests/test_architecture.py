@@ -25,8 +25,7 @@ MAX_LINES = 400
 LIBRARY_HOMES = {
     "ray": ("system",),
     "docker": ("sandbox",),
-    "transformers": ("model",),
-    "tokenizers": ("model",),
+    **dict.fromkeys(("transformers", "tokenizers", "huggingface_hub"), ("model",)),
     "absl": ("launch", "command_line", "configs"),
     "ml_collections": ("command_line", "configs"),
 }

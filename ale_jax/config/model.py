@@ -139,9 +139,9 @@ class TokenizerConfig(Settings):
 
     path: str = setting(
         "",
-        "a folder that transformers can load, or a .gguf file; empty: the tokenizer of `weights`, "
-        "or, without `weights`, a byte-level BPE of `vocab_size` tokens that is trained on the "
-        "warm start's transcripts.",
+        "a folder that transformers can load, a .gguf file or a model's name; empty: the tokenizer "
+        "of `weights`, or, without `weights`, a byte-level BPE of `vocab_size` tokens that is "
+        "trained on the warm start's transcripts.",
     )
     vocab_size: int = setting(
         1024,

@@ -108,8 +108,9 @@ class RunConfig(Settings):
     )
     weights: str = setting(
         "",
-        "a Hugging Face folder or .gguf file with the initial weights, whose shape `model` must "
-        "describe; empty: random initial weights.",
+        "a Hugging Face folder, a .gguf file or the name of a model on the hub, as in org/name or "
+        "org/name@revision, with the initial weights, whose shape `model` must describe; empty: "
+        "random initial weights.",
     )
     hardware: HardwareConfig = section(HardwareConfig)
     mesh: MeshShape = section(MeshShape)

@@ -27,6 +27,7 @@ from ale_jax.model.chat_render import ChatRenderer, Message
 from ale_jax.model.piece_encoder import PieceEncoder
 from ale_jax.model.tokenizer_library import transformers
 from ale_jax.model.weights.gguf_tokenizer import read_tokenizer
+from ale_jax.model.weights.hub import locate
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -143,15 +144,16 @@ class ChatTokenizer:
 
     @classmethod
     def load(cls, path: str | Path, tools: list[dict] | None = None) -> ChatTokenizer:
-        """Loads the tokenizer of a folder in transformers' layout, or of a .gguf file.
+        """Loads the tokenizer of a folder in transformers' layout, of a .gguf file, or of the model
+        of a name (see hub.locate).
 
         ValueError if there is none, or it has no chat template that can be used.
         """
-        path = Path(path)
+        path = locate(path, weights=False)
         if not (path.is_file() or (path / "tokenizer.json").is_file()):
             raise ValueError(
                 f"no tokenizer.json in {path}: give a folder that transformers can load, "
-                "or a .gguf file"
+                "a .gguf file or a model's name, ORGANIZATION/NAME"
             )
         try:
             tokenizer = _read(path)

@@ -12,20 +12,19 @@ import jax
 from ale_jax.config.algo import FROM_CRITICS, AlgoConfig
 from ale_jax.config.build import build_config, with_tuples
 from ale_jax.config.fields import flat
-from ale_jax.config.model import SAME, PolicyShape
+from ale_jax.config.model import SAME
 from ale_jax.config.resampling import NONE, ROLLBACK
 from ale_jax.config.run import RunConfig
 from ale_jax.configs.algorithms import PRESETS
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.files import read_json
 from ale_jax.model.sharding import check_rows, make_mesh, param_shardings
-from ale_jax.model.tokenizer import ChatTokenizer
-from ale_jax.model.weights.load import open_checkpoint
 from ale_jax.monitor.evaluations import wilson_interval
 from ale_jax.records import MAX_CUT_MASKS
 from ale_jax.sandbox.booting import PROXY_PORT
 from ale_jax.sandbox.egress.uplink import DIRECT
 from ale_jax.system.plan import make_plan
+from ale_jax.system.sources import check_sources, with_commits
 from ale_jax.system.task_checks import check_tasks, needs_sandbox
 from ale_jax.worlds.schedule import Schedule
 
@@ -47,6 +46,15 @@ def checked_config(values: Mapping[str, Any]) -> RunConfig:
     except ValueError as error:
         raise ValueError(f"config: {error}") from error
     return config
+
+
+def resolved_config(values: Mapping[str, Any]) -> RunConfig:
+    """Returns the checked config of a command: names of models have the commit that they stand for.
+
+    Raises:
+      ValueError: as `checked_config`; or a name cannot be resolved.
+    """
+    return with_commits(checked_config(values))
 
 
 def stored_config(path: Path) -> RunConfig:
@@ -128,38 +136,6 @@ def check_devices(config: RunConfig) -> None:
     # The run happens on the local devices, whatever hardware the config names.
     here = dataclasses.replace(config.hardware, chip="", devices=0)
     make_plan(dataclasses.replace(config, hardware=here)).require_fit()
-
-
-def check_sources(config: RunConfig) -> None:
-    """Raises ValueError unless the weights and the tokenizer that the config names are there, and
-    fit the model and each other."""
-    if config.weights:
-        check_weights(config)
-    if source := config.tokenizer.path or config.weights:
-        tokenizer = ChatTokenizer.load(source)
-        if config.weights:
-            tokenizer.check_fits(config.tokenizer.vocab_size)
-
-
-def check_weights(config: RunConfig) -> None:
-    """Raises ValueError unless `config.weights` has the model's shape."""
-    wanted = config.model.policy_shape(config.tokenizer.vocab_size)
-    found = open_checkpoint(config.weights).shape
-    sections = {"vocab_size": "tokenizer"}
-    differences = [
-        f"config.{sections.get(name, 'model')}.{name} {value} (stored: {getattr(found, name)})"
-        for name, value in dataclasses.asdict(wanted).items()
-        if value != getattr(found, name) and _is_used(name, found)
-    ]
-    if differences:
-        raise ValueError(f"{config.weights} has another shape: {', '.join(differences)}")
-
-
-def _is_used(field: str, shape: PolicyShape) -> bool:
-    """Whether a policy of this shape uses the field."""
-    if field in ("experts_per_token", "expert_width", "norm_topk_prob"):
-        return shape.is_moe
-    return field != "mlp_width" or not all(map(shape.has_experts, range(shape.num_layers)))
 
 
 def _check_engine(config: RunConfig) -> None:

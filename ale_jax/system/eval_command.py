@@ -22,10 +22,11 @@ from ale_jax.evaluation.plan import SAMPLINGS, Plan, claim, described, finished
 from ale_jax.evaluation.players import Deliver, EndpointPlayer
 from ale_jax.evaluation.statistics import breakdown, summarize
 from ale_jax.evaluation.tables import show_one
+from ale_jax.model.weights.hub import is_name, pinned
 from ale_jax.monitor.progress import Progress, make_progress
 from ale_jax.records import EpisodeKey
 from ale_jax.rollout.play import EpisodeRunner
-from ale_jax.system.checks import checked_config
+from ale_jax.system.checks import resolved_config
 from ale_jax.system.evaluate_run import opened
 from ale_jax.system.evaluated import STEP, policy_name, record_of_trajectory
 from ale_jax.system.serve import serving
@@ -63,7 +64,7 @@ def run_eval(values: Mapping[str, Any], options: Options) -> None:
       ValueError: the options or the config make no sense, or the folder holds another evaluation.
       RunFailed: the policy does not answer, or the episodes cannot be played.
     """
-    config = checked_config(values)
+    config = resolved_config(values)
     families = open_families(config.domains, config.worlds.folder)
     prices = Prices.read(options.prices) if options.prices else None
     plan = Plan(families, options.samples, options.limit, require_split(options.split))
@@ -150,8 +151,9 @@ def _player(config: RunConfig, options: Options, sampling: Sampling) -> Iterator
             yield given, play
         return
     if given.startswith(FOLDER):
-        weights = given.removeprefix(FOLDER)
-        served = dataclasses.replace(config, weights=str(Path(weights).resolve()))
+        source = given.removeprefix(FOLDER)
+        weights = pinned(source) if is_name(source) else str(Path(source).resolve())
+        served = dataclasses.replace(config, weights=weights)
         with serving(served, None, "127.0.0.1", 0) as policy:
             endpoint = Endpoint(policy.url, config.name, policy.key)
             with _by_endpoint(config, options, sampling, endpoint) as play:
@@ -177,7 +179,8 @@ def _step(given: str) -> int | None:
     number = given.removeprefix(STEP)
     if number == given or not number.isdecimal():
         raise ValueError(
-            f"--policy={given!r:.80} must be {NEWEST}, {STEP}N, {FOLDER}DIR or http://HOST/v1#MODEL"
+            f"--policy={given!r:.80} must be {NEWEST}, {STEP}N, {FOLDER}DIR, "
+            f"{FOLDER}ORGANIZATION/NAME or http://HOST/v1#MODEL"
         )
     return int(number)
 

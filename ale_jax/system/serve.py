@@ -25,9 +25,9 @@ from ale_jax.model.params import Params
 from ale_jax.model.replicas import engine_meshes, make_sampling_copy
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
-from ale_jax.system.checks import check_weights
 from ale_jax.system.collector import spared_by_collector
 from ale_jax.system.compilation import keep_compiled
+from ale_jax.system.sources import check_weights
 from ale_jax.system.states import given_weights, newest_state
 from ale_jax.system.workdir import Workdir
 

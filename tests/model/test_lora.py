@@ -99,8 +99,9 @@ def test_the_export_says_the_same_in_pefts_names(tmp_path):
     adapters = new_adapters(jax.random.key(1), DENSE, LORA)
     params |= jax.tree.map(lambda a: jax.random.normal(jax.random.key(2), a.shape), adapters)
     out = tmp_path / "out"
-    save_peft(out, params, LORA, "base")
+    save_peft(out, params, LORA, "org/base@v2")
     config = json.loads((out / "adapter_config.json").read_text())
+    assert (config["base_model_name_or_path"], config["revision"]) == ("org/base", "v2")
     assert config["target_modules"] == [f"{target}_proj" for target in TARGETS]
     tensors = load_file(out / "adapter_model.safetensors")
     assert len(tensors) == 2 * len(TARGETS) * DENSE.num_layers

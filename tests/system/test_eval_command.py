@@ -108,7 +108,10 @@ def test_what_an_evaluation_costs_is_told(tmp_path, capsys):
         (("--out=x", "--prices=1"), "--prices='1' must be IN,OUT"),
         (("--out=x", "--prices=1,-2"), "--prices='1,-2' must be IN,OUT"),
         ((), "--out is missing"),
-        (("--out=x", "--policy=best"), "must be newest, step:N, hf:DIR or http://HOST/v1#MODEL"),
+        (
+            ("--out=x", "--policy=best"),
+            "must be newest, step:N, hf:DIR, hf:ORGANIZATION/NAME or http",
+        ),
         (("--out=x",), "name its folder with --workdir"),
         (("--out=x", "--policy=http://localhost/v1"), "must be http://HOST/v1#MODEL"),
         (("--out=x", "--samples=0"), "--samples=0"),

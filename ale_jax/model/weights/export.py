@@ -21,6 +21,7 @@ from ale_jax.files import write_json
 from ale_jax.model.params import Params
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.config import to_config
+from ale_jax.model.weights.hub import is_name, split
 from ale_jax.model.weights.layout import Stored, filler_shapes, is_stored, layout
 from ale_jax.model.weights.safetensors_file import (
     CONFIG,
@@ -155,7 +156,7 @@ def save_peft(
     tokenizer: ChatTokenizer | None = None,
 ) -> None:
     """Writes the adapters of `params`, with the tokenizer, to a new folder, which appears complete
-    or not at all. base_model: name or path of the base weights, as transformers loads them
+    or not at all. base_model: path of the base weights, or name@revision, as hub.locate takes them
     (not a .gguf file).
 
     Raises:
@@ -172,10 +173,12 @@ def save_peft(
         for name, adapter in adapters.items()
         for module, array in _adapter_tensors(layer, name, adapter).items()
     }
+    name, revision = split(base_model) if is_name(base_model) else (base_model, None)
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base_model,
+        "base_model_name_or_path": name,
+        "revision": revision,
         "r": lora.rank,
         "lora_alpha": lora.alpha,
         "lora_dropout": 0.0,

@@ -9,24 +9,38 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ale_jax.config.model import PolicyShape
 from ale_jax.model.params import Params
+from ale_jax.model.weights.config import read_config
 from ale_jax.model.weights.gguf_file import open_gguf
+from ale_jax.model.weights.hub import locate
 from ale_jax.model.weights.layout import Bounds, Checkpoint, Stored, is_stored, layout
-from ale_jax.model.weights.safetensors_file import open_folder
+from ale_jax.model.weights.safetensors_file import CONFIG, open_folder
 
 
-def open_checkpoint(path: str | Path) -> Checkpoint:
-    """Opens a folder in Hugging Face's layout, or a .gguf file. No weight is read yet.
+def open_checkpoint(source: str | Path) -> Checkpoint:
+    """Opens a folder in Hugging Face's layout, a .gguf file, or what the name of a model stands for
+    (see hub.locate), which is fetched. No weight is read yet.
 
     ValueError, with the names of file and tensor, unless it holds a complete policy of a supported
     architecture.
     """
-    path = Path(path)
+    path = locate(source)
     if path.is_dir():
         return open_folder(path)
     if path.is_file():
         return open_gguf(path)
-    raise ValueError(f"no checkpoint at {path}: give a Hugging Face folder or a .gguf file")
+    raise ValueError(
+        f"no checkpoint at {path}: give a Hugging Face folder, a .gguf file or a model's name, "
+        "ORGANIZATION/NAME"
+    )
+
+
+def read_shape(source: str | Path) -> PolicyShape:
+    """Returns the shape of a policy, for which no weights are fetched. ValueError if there is none,
+    or the architecture is not supported."""
+    path = locate(source, weights=False)
+    return read_config(path / CONFIG) if path.is_dir() else open_checkpoint(path).shape
 
 
 def load_params(
