@@ -2,7 +2,7 @@
 
     python -m ale_jax.model.weights.convert IN OUT [--experts=8 --experts-per-token=2]
 
-IN is a Hugging Face folder, a .gguf file or a model's name (org/name); OUT is a folder that does not exist yet.
+IN is a Hugging Face folder, a .gguf file or the name of a model; OUT does not exist yet.
 """
 
 from __future__ import annotations
