@@ -170,7 +170,8 @@ class GatewayEpisode:
             self.drop(pending)
             raise self._context_full(pending.call)
         said = self._language.read(sampled.ids, request)
-        named = tuple(dataclasses.replace(each, id=_new_id()) for each in said.calls)
+        # A model that names its calls reads those names beside their results.
+        named = tuple(dataclasses.replace(each, id=each.id or _new_id()) for each in said.calls)
         reply = ChatMessage("assistant", said.content, said.reasoning, named)
         self.record(pending, reply, sampled, said.stop)
         finish: Finish = "length" if sampled.stop != "stop" else "tool_calls" if named else "stop"

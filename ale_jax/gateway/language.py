@@ -11,12 +11,11 @@ import numpy as np
 
 from ale_jax.gateway.formats.grammar import json_grammar
 from ale_jax.gateway.formats.reply import (
-    THINK,
     ParsedReply,
     Preview,
     ReplyFormat,
     sendable,
-    split_thoughts,
+    split_marked,
     without_marks,
 )
 from ale_jax.gateway.requests import AUTO, NONE, REQUIRED, ApiError, ChatRequest, Prompt
@@ -77,7 +76,7 @@ class Language:
             return ParsedReply(without_marks(text).strip())
         said = self.format.parse(text, _parameters(request))
         if not all(_may_be_called(call.name, request) for call in said.calls):
-            thoughts, rest = self._split(without_marks(text))
+            thoughts, rest = split_marked(text, self.format.thoughts)
             return ParsedReply(rest.strip(), thoughts)
         if request.parallel_calls:
             return said
@@ -110,12 +109,8 @@ class Language:
         said = self.format.preview(text)
         may_call_all = request.tool_choice != NONE and request.allowed is None
         # If a call turns out to be text, so do thoughts that are in no tags, as `_read` has it.
-        is_sure = may_call_all or THINK in self.format.markers
+        is_sure = may_call_all or self.format.thoughts is not None
         return said if is_sure else Preview(content=said.content)
-
-    def _split(self, text: str) -> tuple[str, str]:
-        """The thoughts, and the rest, if this format has thoughts in tags."""
-        return split_thoughts(text) if THINK in self.format.markers else ("", text)
 
 
 def _decoded(text: str) -> str:

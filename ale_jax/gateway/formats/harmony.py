@@ -37,7 +37,7 @@ _RECIPIENT = re.compile(r"to=functions\.([\w.-]+)")
 class Harmony:
     """The format of gpt-oss, as a `ReplyFormat`."""
 
-    markers = ("",)  # whatever begins a reply may be the head of a message
+    markers, thoughts = ("",), None  # whatever begins a reply may be the head of a message
 
     def call_grammar(self, tools: Tools, tokens: Tokens, several: bool) -> str | None:
         """Returns the grammar of one call, as `<|call|>` ends a reply. None if these pieces are no

@@ -4,33 +4,28 @@ what shows that an object is a call.
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 
 from ale_jax.gateway.formats.grammar import Tokens, call_bodies, piece, repeated
 from ale_jax.gateway.formats.reply import (
     THINK,
+    THOUGHTS,
     NotACall,
     ParsedReply,
     Preview,
     Tools,
     call_of,
+    parse_tagged,
     preview_tagged,
     preview_text,
     read_json,
-    read_tagged,
     special,
-    split_thoughts,
     without_marks,
 )
 from ale_jax.gateway.messages import ToolCall
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 ANNOUNCED = special("<|python_tag|>")
-COMMA = '", "'  # between calls
-CALLS, ARGS, CALL_ID = map(special, ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"))
-_NAME_BEFORE_ARGS = re.compile(
-    rf"\s*([\w.-]+)\s*(?:{re.escape(CALL_ID)}\w*)?(?:{re.escape(ARGS)})?"
-)
 FENCES = ("```json", "```")
 
 
@@ -42,7 +37,7 @@ class Hermes:
     </tool_call>
     """
 
-    markers = (OPEN, THINK)
+    markers, thoughts = (OPEN, THINK), THOUGHTS
 
     def call_grammar(self, tools: Tools, tokens: Tokens, several: bool) -> str:
         opening, close = piece(OPEN, tokens), piece(CLOSE, tokens)
@@ -51,20 +46,18 @@ class Hermes:
         return "\n".join([f"start: {start}", call, call_bodies(tools)])
 
     def parse(self, text: str, tools: Tools) -> ParsedReply:
-        reasoning, rest = split_thoughts(without_marks(text))
-        content, calls, malformed = read_tagged(rest, OPEN, _read_tagged_call)
-        return ParsedReply(content, reasoning, tuple(calls), malformed)
+        return parse_tagged(text, OPEN, _read_tagged_call)
 
     def preview(self, text: str) -> Preview:
         return preview_tagged(text, self.markers)
 
 
-def _read_tagged_call(text: str) -> tuple[ToolCall, str]:
+def _read_tagged_call(text: str) -> tuple[Sequence[ToolCall], str]:
     body, rest = read_json(text.lstrip())
     before, closed, rest = rest.partition(CLOSE)
     if before.strip() or not closed:
         raise NotACall("not closed")
-    return call_of(body), rest
+    return [call_of(body)], rest
 
 
 class Llama3:
@@ -72,7 +65,7 @@ class Llama3:
     arguments under "parameters". A special token may announce it; without, the reply may be an
     answer in JSON, so that a call must name a tool that there is."""
 
-    markers = (ANNOUNCED, "{")
+    markers, thoughts = (ANNOUNCED, "{"), None
 
     def call_grammar(self, tools: Tools, tokens: Tokens, several: bool) -> str:
         start = repeated("body", '"; "', several)
@@ -123,54 +116,11 @@ def _read_row_of_calls(text: str) -> list[ToolCall]:
     return calls
 
 
-class Mistral:
-    """Mistral's formats. The first is a list, the later one gives each call a special token:
-
-    [TOOL_CALLS][{"name": "bash", "arguments": {"command": "ls"}}]
-    [TOOL_CALLS]bash[ARGS]{"command": "ls"}
-    """
-
-    markers = (CALLS,)
-
-    def call_grammar(self, tools: Tools, tokens: Tokens, several: bool) -> str:
-        start = f'{piece(without_marks(CALLS), tokens)} "[" {repeated("body", COMMA, several)} "]"'
-        return "\n".join([f"start: {start}", call_bodies(tools)])
-
-    def parse(self, text: str, tools: Tools) -> ParsedReply:
-        content, *parts = text.split(CALLS)
-        calls, malformed = [], 0
-        for part in parts:
-            try:
-                calls += _read_announced_calls(part)
-            except NotACall:
-                content, malformed = content + CALLS + part, malformed + 1
-        return ParsedReply(without_marks(content).strip(), "", tuple(calls), malformed)
-
-    def preview(self, text: str) -> Preview:
-        return preview_text(text, self.markers)
-
-
-def _read_announced_calls(text: str) -> list[ToolCall]:
-    """Those after one token."""
-    if text.lstrip().startswith("["):
-        bodies, rest = read_json(text.lstrip())
-        calls = list(map(call_of, bodies))
-    else:
-        name = _NAME_BEFORE_ARGS.match(text)
-        if not name:
-            raise NotACall("no name")
-        arguments, rest = read_json(text[name.end() :].lstrip())
-        calls = [call_of({"name": name[1], "arguments": arguments})]
-    if rest.strip():
-        raise NotACall("text after the call")
-    return calls
-
-
 class PlainJson:
     """For models that were taught no format: an object at the end of the reply, bare or in a fence,
     which names a tool that there is."""
 
-    markers = ("{", "```")
+    markers, thoughts = ("{", "```"), None
 
     def call_grammar(self, tools: Tools, tokens: Tokens, several: bool) -> str:
         """Returns the grammar of one call, which is all that the format has."""

@@ -19,9 +19,10 @@ from ale_jax.gateway.messages import ToolCall
 # Around the name of a special token. Unicode reserves both for use within a program: they are not
 # in any text (`plain_text` sees to it).
 MARK, UNMARK = "\ufdd0", "\ufdd1"
-THINK, THINK_END = "<think>", "</think>"
+THINK, THINK_END = THOUGHTS = "<think>", "</think>"
 
 Tools = Mapping[str, Mapping[str, Any]]  # JSON schema of the parameters, by the tool's name
+Tags = tuple[str, str]  # before a part of a reply, and behind it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,10 +47,15 @@ class Preview:
 
 
 class ReplyFormat(Protocol):
-    """A family's format. markers: what begins something that is not content."""
+    """A family's format. markers: what begins something that is not content. thoughts: the tags
+    around them, as `split_marked` takes them; None if a reply is no text with thoughts before it.
+    """
 
     @property
     def markers(self) -> tuple[str, ...]: ...
+
+    @property
+    def thoughts(self) -> Tags | None: ...
 
     def parse(self, text: str, tools: Tools) -> ParsedReply:
         """Parses a whole reply. text: with marked special tokens."""
@@ -108,20 +114,59 @@ def call_of(body: Any, arguments: str = "arguments") -> ToolCall:
 
 
 def read_tagged(
-    text: str, opening: str, read_call: Callable[[str], tuple[ToolCall, str]]
+    text: str, opening: str, read: Callable[[str], tuple[Sequence[ToolCall], str]]
 ) -> tuple[str, list[ToolCall], int]:
-    """Returns content, calls and the number of malformed ones, if each call begins with a tag.
-    read_call: returns the call that is behind the tag, and what follows it."""
-    content, calls, malformed = "", [], 0
+    """Returns content, calls and the number of malformed ones, if calls begin with a tag. read:
+    returns the calls that are behind a tag, and what follows them."""
+    content, malformed = "", 0
+    calls: list[ToolCall] = []
     while opening in text:
         before, _, after = text.partition(opening)
         content += before
         try:
-            call, text = read_call(after)
-            calls.append(call)
+            found, text = read(after)
+            calls += found
         except NotACall:
             content, text, malformed = content + opening, after, malformed + 1
     return (content + text).strip(), calls, malformed
+
+
+def read_section(
+    text: str, opening: str, closing: str, read_call: Callable[[str], tuple[ToolCall, str]]
+) -> tuple[list[ToolCall], str]:
+    """Returns the calls of a section, and what follows it. opening: the tag before each call.
+    closing: of the section; the end of the reply may stand in its place. read_call: returns the
+    call that is behind a tag, and what follows it. NotACall if one of them cannot be read."""
+    calls: list[ToolCall] = []
+    while (text := text.lstrip()).startswith(opening):
+        call, text = read_call(text.removeprefix(opening))
+        calls.append(call)
+    if not calls or (text and not text.startswith(closing)):
+        raise NotACall("a section that has something else than calls")
+    return calls, text.removeprefix(closing)
+
+
+def read_arguments(name: str, text: str, closing: str) -> tuple[ToolCall, str]:
+    """Returns the call of a tool with the JSON object that begins `text`, and what follows the tag
+    that closes it. NotACall if there is none."""
+    arguments, rest = read_json(text.lstrip())
+    between, closed, rest = rest.partition(closing)
+    if between.strip() or not closed:
+        raise NotACall("not closed")
+    return call_of({"name": name, "arguments": arguments}), rest
+
+
+def parse_tagged(
+    text: str,
+    opening: str,
+    read: Callable[[str], tuple[Sequence[ToolCall], str]],
+    tags: Tags = THOUGHTS,
+) -> ParsedReply:
+    """Parses a reply of thoughts, content and calls. text: with marked special tokens, which count
+    as their names. tags: around the thoughts. The other arguments are those of `read_tagged`."""
+    reasoning, rest = split_marked(text, tags)
+    content, calls, malformed = read_tagged(rest, opening, read)
+    return ParsedReply(content, reasoning, tuple(calls), malformed)
 
 
 def sendable(text: str, markers: Sequence[str]) -> int:
@@ -134,26 +179,38 @@ def sendable(text: str, markers: Sequence[str]) -> int:
     return min(ends, default=len(text))
 
 
-def split_thoughts(text: str) -> tuple[str, str]:
-    """Returns the thoughts, between <think> and </think> before the answer, and the rest. Thoughts
-    that are not closed are all there is."""
-    if not text.lstrip().startswith(THINK):
+def split_thoughts(text: str, tags: Tags = THOUGHTS) -> tuple[str, str]:
+    """Returns the thoughts, between two tags before the answer, and the rest. Thoughts that are not
+    closed are all there is."""
+    opening, closing = tags
+    if not text.lstrip().startswith(opening):
         return "", text
-    thoughts, _, rest = text.lstrip().removeprefix(THINK).partition(THINK_END)
+    thoughts, _, rest = text.lstrip().removeprefix(opening).partition(closing)
     return thoughts.strip(), rest
 
 
+def split_marked(text: str, tags: Tags | None) -> tuple[str, str]:
+    """Returns thoughts and the rest of a text with marked special tokens, as people read them.
+    tags: around the thoughts; marked ones are found where they are special tokens, others where
+    they are named. None: there are no thoughts."""
+    if tags is None:
+        return "", without_marks(text)
+    thoughts, rest = split_thoughts(text if MARK in tags[0] else without_marks(text), tags)
+    return without_marks(thoughts), without_marks(rest)
+
+
 def preview_text(text: str, markers: Sequence[str]) -> Preview:
-    """Previews a reply of a format without thoughts. text: with marked special tokens."""
+    """Previews a reply of which all before a marker is content. text: with marked special
+    tokens."""
     sure = text[: sendable(text, (*markers, MARK))]
     return Preview(content=without_marks(sure).strip())
 
 
-def preview_tagged(text: str, markers: Sequence[str]) -> Preview:
+def preview_tagged(text: str, markers: Sequence[str], tags: Tags = THOUGHTS) -> Preview:
     """Previews a reply whose thoughts are as `split_thoughts` has them."""
-    text = without_marks(text)
-    opened = text.lstrip().removeprefix(THINK)
-    if text.lstrip().startswith(THINK) and THINK_END not in opened:
-        return Preview(opened[: sendable(opened, (THINK_END,))].strip())
-    thoughts, rest = split_thoughts(text)
+    text, (opening, closing) = without_marks(text), tags
+    opened = text.lstrip().removeprefix(opening)
+    if text.lstrip().startswith(opening) and closing not in opened:
+        return Preview(opened[: sendable(opened, (closing,))].strip())
+    thoughts, rest = split_thoughts(text, tags)
     return Preview(thoughts, rest[: sendable(rest, markers)].strip())

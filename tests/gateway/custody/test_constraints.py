@@ -10,6 +10,7 @@ import pytest
 from ale_jax.gateway.custody.constraints import Grammar, GrammarAndBias, LogitsBias
 from ale_jax.gateway.custody.engine_policy import language_of
 from ale_jax.gateway.custody.sampling_masks import MaskTable, allows_only, only_token
+from ale_jax.gateway.formats import families
 from ale_jax.gateway.formats.families import format_named
 from ale_jax.gateway.formats.harmony import PIECES
 from ale_jax.gateway.messages import ChatMessage
@@ -27,14 +28,16 @@ TOOLS = tuple(
     {"type": "function", "function": {"name": name, "description": "", "parameters": schema}}
     for name, schema in (("look", LOOK), ("wait", {"type": "object", "maxProperties": 0}))
 )
-FORMATS = ["hermes", "llama3", "mistral", "plain_json", "harmony", "qwen3_coder"]
+FORMATS = [name for name in families.FORMATS if name != "gemma4"]  # which has no grammars
 ASKED = ChatRequest("m", (ChatMessage("user", "x"),), TOOLS, REQUIRED)
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
     trained = train_bpe([{"role": "user", "content": "Read lemon.txt."}] * 10, 320)
-    trained.add_special_tokens({"additional_special_tokens": ["[TOOL_CALLS]", *PIECES]})
+    trained.add_special_tokens(
+        {"additional_special_tokens": ["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", *PIECES]}
+    )
     return ChatTokenizer(trained)
 
 

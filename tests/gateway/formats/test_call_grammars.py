@@ -6,17 +6,22 @@ import re
 import llguidance
 import pytest
 
-from ale_jax.gateway.formats.coder_values import END, Value
 from ale_jax.gateway.formats.families import FORMATS, format_named
 from ale_jax.gateway.formats.grammar import json_grammar
 from ale_jax.gateway.formats.harmony import PIECES
+from ale_jax.gateway.formats.qwen3_coder import TAGS
 from ale_jax.gateway.formats.reply import MARK, UNMARK
 from ale_jax.gateway.formats.schemas import MAX_CHARS, MAX_LEVELS, MAX_STEPS, Document
+from ale_jax.gateway.formats.unquoted_values import Value
 from tests.gateway.formats.test_formats import marked
 from tests.rows import each_row
 
 BYTES = llguidance.LLTokenizer("byte")  # ids from 256 on are special
-TOKENS = {name: 256 + number for number, name in enumerate([*PIECES, "[TOOL_CALLS]"])}
+MISTRAL_PIECES = ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")
+# Of two families, each of which has the first ids.
+TOKENS = {name: 256 + n for pieces in (PIECES, MISTRAL_PIECES) for n, name in enumerate(pieces)}
+END = TAGS.end
+GRAMMARS = [name for name in FORMATS if name != "gemma4"]  # whose values are no JSON at all
 SPECIAL = re.compile(f"({MARK}[^{UNMARK}]*{UNMARK})")
 
 
@@ -42,18 +47,51 @@ def coder_call(tool, arguments):
     return f"<tool_call>\n<function={tool}>\n{''.join(parts)}</function>\n</tool_call>"
 
 
+def glm_call(tool, arguments):
+    parts = [
+        f"<arg_key>{name}</arg_key>\n<arg_value>"
+        f"{value if isinstance(value, str) else json.dumps(value)}</arg_value>\n"
+        for name, value in arguments.items()
+    ]
+    return f"<tool_call>{tool}\n{''.join(parts)}</tool_call>"
+
+
+def dsml_call(tool, arguments):
+    parts = []
+    for name, value in arguments.items():
+        is_text = isinstance(value, str)
+        head = f'<｜DSML｜parameter name="{name}" string="{json.dumps(is_text)}">'
+        text = value if is_text else json.dumps(value)
+        parts.append(f"{head}{text}</｜DSML｜parameter>\n")
+    inner = f'<｜DSML｜invoke name="{tool}">\n{"".join(parts)}</｜DSML｜invoke>\n'
+    return f"<｜DSML｜function_calls>\n{inner}</｜DSML｜function_calls>"
+
+
+# As models of a format write a call: from a tool and its arguments as JSON.
+WRITTEN = {
+    "hermes": '<tool_call>\n{{"name": "{0}", "arguments": {1}}}\n</tool_call>',
+    "llama3": '{{"name": "{0}", "parameters": {1}}}',
+    "mistral": '«[TOOL_CALLS]»[{{"name": "{0}", "arguments": {1}}}]',
+    "mistral_v11": "«[TOOL_CALLS]»{0}«[CALL_ID]»a1b2c3d4e«[ARGS]»{1}",
+    "mistral_v13": "«[TOOL_CALLS]»{0}«[ARGS]»{1}",
+    "harmony": "«<|channel|>»commentary to=functions.{0} «<|constrain|>»json«<|message|>»{1}"
+    "«<|call|>»",
+    "kimi": "<|tool_calls_section_begin|><|tool_call_begin|>functions.{0}:12"
+    "<|tool_call_argument_begin|>{1}<|tool_call_end|><|tool_calls_section_end|>",
+    "deepseek_v3": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>{0}\n"
+    "```json\n{1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "deepseek_v31": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{0}<｜tool▁sep｜>{1}"
+    "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "plain_json": '{{"name": "{0}", "arguments": {1}}}',
+}
+UNQUOTED_CALLS = {"qwen3_coder": coder_call, "glm": glm_call, "deepseek_v32": dsml_call}
+
+
 def call(name, tool, arguments):
     """As models of this format write it."""
-    if name == "qwen3_coder":
-        return coder_call(tool, arguments)
-    if name == "harmony":
-        head = f"«<|channel|>»commentary to=functions.{tool} «<|constrain|>»json«<|message|>»"
-        return marked(f"{head}{json.dumps(arguments)}«<|call|>»")
-    field = "parameters" if name == "llama3" else "arguments"
-    body = json.dumps({"name": tool, field: arguments})
-    if name == "hermes":
-        return f"<tool_call>\n{body}\n</tool_call>"
-    return marked(f"«[TOOL_CALLS]»[{body}]") if name == "mistral" else body
+    if name in UNQUOTED_CALLS:
+        return UNQUOTED_CALLS[name](tool, arguments)
+    return marked(WRITTEN[name].format(tool, json.dumps(arguments)))
 
 
 def tool(properties, **more):
@@ -68,7 +106,7 @@ PAIR, PLACE = {"type": "array"}, "#/properties/pair/prefixItems"
 DRAFT_7 = {"$schema": "http:" + "//json-schema." + "org/draft-07/schema#", "dependentRequired": {}}
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", GRAMMARS)
 @each_row(
     "parameters, allowed, refused",
     [
@@ -126,7 +164,7 @@ def test_references_lead_within_their_tools_schema(name, parameters, allowed, re
     assert (found.name, json.loads(found.arguments)) == ("do", allowed)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", GRAMMARS)
 def test_tools_may_give_different_definitions_the_same_name(name):
     reference = tool({"x": {"$ref": "#/$defs/X"}}, required=["x"])
     tools = {
@@ -150,7 +188,7 @@ def test_tools_may_give_different_definitions_the_same_name(name):
 )
 def test_a_reference_that_leads_nowhere_is_named(schema, text):
     parameters = tool({"x": schema}, required=["x"])
-    for name in FORMATS:
+    for name in GRAMMARS:
         with pytest.raises(ValueError, match=re.escape(text)):
             format_named(name).call_grammar({"do": parameters}, TOKENS, False)
     with pytest.raises(ValueError, match=re.escape(text)):
@@ -172,7 +210,7 @@ def test_references_that_would_end_the_compilers_stack_are_refused():
     assert allows(json_grammar(chain_of(MAX_LEVELS - 2)), '{"x": 1}')
     with pytest.raises(ValueError, match=f"{MAX_LEVELS} deep"):
         json_grammar(chain_of(MAX_LEVELS - 1))
-    for name in set(FORMATS) - {"qwen3_coder"}:
+    for name in set(GRAMMARS) - UNQUOTED_CALLS.keys():
         with pytest.raises(ValueError, match=f"{MAX_LEVELS} deep"):
             format_named(name).call_grammar({"do": chain_of(MAX_LEVELS)}, TOKENS, False)
     assert format_named("qwen3_coder").call_grammar({"do": chain_of(64)}, TOKENS, False)
@@ -270,7 +308,7 @@ CHAIN_REF = {"$ref": "#/$defs/Chain"}
 def test_a_value_of_qwen3_coder_is_read_as_its_grammar_allows(schema, allowed, refused):
     definitions = {"$defs": {**CHAINS, "Word": WORD}}
     value = Value(schema, Document({"properties": {"x": schema}, **definitions}))
-    grammar = "\n".join(["start: value", *value.rules("value")])
+    grammar = "\n".join(["start: value", *value.rules("value", END)])
     for text, expected in allowed.items():
         found = value.read(text)
         assert (type(found), found) == (type(expected), expected)

@@ -38,6 +38,25 @@ HARMONY = (
     '«<|channel|>»commentary to=functions.bash «<|constrain|>»json«<|message|>»{"command": '
     '"ls"}«<|call|>»'
 )
+GLM = "<tool_call>bash\n<arg_key>command</arg_key>\n<arg_value>ls</arg_value>\n</tool_call>"
+KIMI_CALL = (
+    "<|tool_call_begin|>functions.bash:0<|tool_call_argument_begin|>"
+    '{"command": "ls"}<|tool_call_end|>'
+)
+KIMI = f"<|tool_calls_section_begin|>{KIMI_CALL}<|tool_calls_section_end|>"
+V3_CALL = (
+    '<｜tool▁call▁begin｜>function<｜tool▁sep｜>bash\n```json\n{"command": "ls"}\n```'
+    "<｜tool▁call▁end｜>"
+)
+V3 = f"<｜tool▁calls▁begin｜>{V3_CALL}<｜tool▁calls▁end｜>"
+V31_CALL = '<｜tool▁call▁begin｜>bash<｜tool▁sep｜>{"command": "ls"}<｜tool▁call▁end｜>'
+V31 = f"<｜tool▁calls▁begin｜>{V31_CALL}<｜tool▁calls▁end｜>"
+V32_CALL = (
+    '<｜DSML｜invoke name="bash">\n<｜DSML｜parameter name="command" string="true">ls'
+    "</｜DSML｜parameter>\n</｜DSML｜invoke>\n"
+)
+V32 = f"<｜DSML｜function_calls>\n{V32_CALL}</｜DSML｜function_calls>"
+GEMMA = 'call:bash{command:<|"|>ls<|"|>}'
 
 
 @pytest.mark.parametrize(
@@ -97,6 +116,58 @@ HARMONY = (
         ),
         ("harmony", "«<|channel|>»final«<|message|>»Done.«<|return|>»", ("Done.", "", [], 0)),
         (
+            "harmony",
+            "«<|channel|>»commentary«<|message|>»I look.«<|end|>»«<|start|>»assistant"
+            ' to=functions.bash«<|channel|>»commentary json«<|message|>»{"command": "ls"}',
+            ("I look.", "", [LS], 0),
+        ),
+        (
+            "mistral_v13",
+            '«[THINK]»hm«[/THINK]»So:«[TOOL_CALLS]»bash«[ARGS]»{"command": "ls"}',
+            ("So:", "hm", [LS], 0),
+        ),
+        ("glm", f"\n<think>hm</think>\nI look.\n{GLM}\n{GLM}", ("I look.", "hm", [LS, LS], 0)),
+        (
+            "glm",
+            "<tool_call>note<arg_key>tags</arg_key><arg_value>[1, 2]</arg_value><arg_key>text"
+            "</arg_key><arg_value>7\n</tool_call></arg_value></tool_call>",
+            ("", "", [("note", {"tags": [1, 2], "text": "7\n</tool_call>"})], 0),
+        ),
+        ("glm", "<tool_call>stop\n</tool_call>", ("", "", [("stop", {})], 0)),
+        ("kimi", f"<think>hm</think>I look.{KIMI}", ("I look.", "hm", [LS], 0)),
+        ("kimi", f"{KIMI.replace('<|tool_calls_section_end|>', '')}", ("", "", [LS], 0)),
+        ("deepseek_v3", f"I look.{V3}", ("I look.", "", [LS], 0)),
+        ("deepseek_v3", V3.replace(V3_CALL, f"{V3_CALL}\n{V3_CALL}"), ("", "", [LS, LS], 0)),
+        ("deepseek_v31", f"<think>hm</think>So:{V31}", ("So:", "hm", [LS], 0)),
+        ("deepseek_v31", V31.replace(V31_CALL, V31_CALL * 2), ("", "", [LS, LS], 0)),
+        ("deepseek_v32", f"<think>hm</think>So:\n\n{V32}", ("So:", "hm", [LS], 0)),
+        (
+            "deepseek_v32",
+            V32.replace('string="true">ls', 'string="false">[1, "a"]') + "\n" + V32,
+            ("", "", [("bash", {"command": [1, "a"]}), LS], 0),
+        ),
+        (
+            "gemma4",
+            f"«<|channel>»thought\nhm«<channel|>»So:«<|tool_call>»{GEMMA}«<tool_call|>»",
+            ("So:", "hm", [LS], 0),
+        ),
+        (
+            "gemma4",
+            '<|tool_call>call:note{text:null,n:-1.5,in:{a:true, <|"|>b c<|"|>:[]},tags:[1,<|"|>}'
+            '<|"|>]}<tool_call|>',
+            (
+                "",
+                "",
+                [
+                    (
+                        "note",
+                        {"text": None, "n": -1.5, "in": {"a": True, "b c": []}, "tags": [1, "}"]},
+                    )
+                ],
+                0,
+            ),
+        ),
+        (
             "plain_json",
             'I look.\n```json\n{"name": "bash", "arguments": {"command": "ls"}}\n```',
             ("I look.", "", [LS], 0),
@@ -140,6 +211,26 @@ def test_what_models_write_is_read(name, text, expected):
         ("mistral", "«[TOOL_CALLS]»[7]"),
         ("mistral", "«[TOOL_CALLS]»bash«[ARGS]»ls"),
         ("harmony", HARMONY.replace("}", "")),
+        ("glm", "<tool_call>bash\n<arg_key>command</arg_key>\n<arg_value>ls"),
+        ("glm", "<tool_call>bash ls</tool_call>"),
+        ("glm", GLM.replace("</tool_call>", "<arg_key>a</arg_key></tool_call>")),
+        ("glm", "<tool_call>" + "<arg_key>a</arg_key><arg_value>b" * 3000),
+        ("kimi", KIMI.replace("functions.bash:0", "bash")),
+        ("kimi", KIMI.replace("}", "")),
+        ("kimi", KIMI.replace("<|tool_calls_section_end|>", "and")),
+        ("kimi", KIMI.replace("<|tool_call_begin|>", KIMI_CALL + "<|tool_call_begin|>")),
+        ("deepseek_v3", V3.replace("```json", "")),
+        ("deepseek_v3", V3.replace("\n```<", "<")),
+        ("deepseek_v31", V31.replace("bash", "")),
+        ("deepseek_v31", "<｜tool▁calls▁begin｜>" + "<｜tool▁call▁begin｜>" * 3000),
+        ("deepseek_v32", V32.replace('"true">ls', '"false">ls')),
+        ("deepseek_v32", V32.replace("</｜DSML｜invoke>", "")),
+        ("deepseek_v32", V32.replace(">ls<", ">ls</｜DSML｜parameter>x<")),
+        ("gemma4", '<|tool_call>call:bash{command:<|"|>ls}<tool_call|>'),
+        ("gemma4", "<|tool_call>call:bash{command:ls}<tool_call|>"),
+        ("gemma4", "<|tool_call>call:bash{a:1,a:2}<tool_call|>"),
+        ("gemma4", "<|tool_call>call:bash{a:1-2}<tool_call|>"),
+        ("gemma4", "<|tool_call>call:bash{a:" + "[" * 100_000),
     ],
 )
 def test_a_call_that_cannot_be_read_stays_in_the_content(name, text):
@@ -178,6 +269,9 @@ PIECES = (
     *("<tool_call>", "</tool_call>", "<think>", "</think>", "<function=bash>", "</function>"),
     *('{"name": "bash", "arguments": {}}', "{", "}", "[", "]", "a", "bash", "\n", "\ud800"),
     *("«<|channel|>»", "«<|message|>»", "«<|call|>»", "«[TOOL_CALLS]»", "«[ARGS]»"),
+    *("«[THINK]»", "«[/THINK]»", "<|channel>thought\n", "<channel|>", GEMMA),
+    *("<|tool_call>", "<tool_call|>", "call:bash{", GLM, "<arg_key>", "</arg_key>", "<arg_value>"),
+    *(KIMI, "<|tool_calls_section_begin|>", V3, V31, "<｜tool▁calls▁begin｜>", V32, V32_CALL),
 )
 
 
@@ -222,7 +316,15 @@ def test_of_a_long_marker_only_as_much_is_compared_as_there_is_text():
         ("...<tool_call>\n<function=...", [], "qwen3_coder"),
         ("[TOOL_CALLS] [", ["[TOOL_CALLS]"], "mistral"),
         ('message.role == "ipython" ... "parameters": ', ["<|python_tag|>"], "llama3"),
+        ("[TOOL_CALLS]name[ARGS]", ["[TOOL_CALLS]", "[ARGS]"], "mistral_v13"),
+        ("[TOOL_CALLS]name[CALL_ID]id[ARGS]", ["[TOOL_CALLS]"], "mistral_v11"),
         ("", ["<|channel|>"], "harmony"),
+        ("<tool_call>{name}<arg_key>", ["<tool_call>"], "glm"),
+        ("<|im_system|>", ["<|tool_calls_section_begin|>"], "kimi"),
+        ("'<｜tool▁calls▁begin｜>' ... '```json'", [], "deepseek_v3"),
+        ("'<｜tool▁calls▁begin｜>' + tool.name", [], "deepseek_v31"),
+        ("<｜User｜>", ["｜DSML｜"], "deepseek_v32"),
+        ("<|turn>", ["<|tool_call>"], "gemma4"),
         ("<|im_start|>", [], "plain_json"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Values of parameters as Qwen3-Coder writes them: strings without quotes, all else as JSON."""
+"""Values of parameters as Qwen3-Coder and GLM write them: texts without quotes, others as JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from ale_jax.gateway.formats.grammar import json_rule
 from ale_jax.gateway.formats.reply import NotACall, read_json
 from ale_jax.gateway.formats.schemas import Document, Option
 
-END = "\n</parameter>\n"  # of a value
 SPACE, SPACES = " \t\r\n", r"[ \t\r\n]*"  # as JSON has it; and as a regular expression
 
 Kinds = frozenset[str]  # types of JSON; of numbers "integer", and "number" for all others
@@ -51,29 +50,54 @@ class Value:
         is_text = "string" in self._kinds and kind_of(value) not in self._kinds - TEXT
         return text if rest or is_text else value
 
-    def rules(self, name: str) -> list[str] | None:
-        """Rules in Lark for what is read as a value that the schema allows, with `END`. The first
-        has this name, and the other names begin with it. None if there are none, as for texts that
-        must match a pattern, which is not looked for in what is written without quotes.
+    def rules(self, name: str, end: str) -> list[str] | None:
+        """Returns rules in Lark for what is read as a value that the schema allows, and the text
+        `end` behind it. The first has this name, and the other names begin with it. None if there
+        are none, as for texts that must match a pattern, which is not looked for in what is written
+        without quotes.
 
         ValueError as from `Document.alone`.
         """
+        ended = json.dumps(end)
         if "string" not in self._kinds:
-            return [f"{name}: {json_rule(self._schema, self._document)} {json.dumps(END)}"]
+            return [f"{name}: {json_rule(self._schema, self._document)} {ended}"]
         free = [option for option in self._options if _is_free_text(option)]
         if any(each.keys() & {"pattern", "format"} for option in free for each in option):
             return None
         rules, kinds = {}, self._json_kinds(free)
         if kinds:
             schema = {"allOf": [self._schema, {"type": sorted(kinds)}]}
-            rules[f"{name}_json"] = f": {json_rule(schema, self._document)} {json.dumps(END)}"
+            rules[f"{name}_json"] = f": {json_rule(schema, self._document)} {ended}"
         for number, option in enumerate(free):
             text = _free_text(option) + self._but_not(kinds)
-            rules[f"{name}_text_{number}"] = f"[suffix={json.dumps(END)}]: {text}"
-        fixed = [json.dumps(text + END) for text in dict.fromkeys(self._fixed_texts())]
+            rules[f"{name}_text_{number}"] = f"[suffix={ended}]: {text}"
+        fixed = [json.dumps(text + end) for text in dict.fromkeys(self._fixed_texts())]
         either = " | ".join([*rules, *fixed])
         own = [rule + body for rule, body in rules.items()]
         return [f"{name}: {either}", *own] if either else None
+
+    def marked_rules(self, name: str, end: str, marks: tuple[str, str]) -> list[str] | None:
+        """Returns rules as `rules` does, where a mark before each value says whether it is a text,
+        as the first one does, or JSON."""
+        is_text, is_json = map(json.dumps, marks)
+        free = [option for option in self._options if _is_free_text(option)]
+        if any(each.keys() & {"pattern", "format"} for option in free for each in option):
+            return None
+        rules: dict[str, str] = {}
+        if kinds := self._kinds - TEXT:
+            schema = {"allOf": [self._schema, {"type": sorted(kinds)}]}
+            rules[f"{name}_json"] = f": {json_rule(schema, self._document)} {json.dumps(end)}"
+        for number, option in enumerate(free):
+            rules[f"{name}_text_{number}"] = f"[suffix={json.dumps(end)}]: {_free_text(option)}"
+        texts = (text for text in self._fixed_texts() if self._is_listed_text(text))
+        either = [f"{is_json if rule.endswith('_json') else is_text} {rule}" for rule in rules]
+        either += [f"{is_text} {json.dumps(text + end)}" for text in dict.fromkeys(texts)]
+        own = [rule + body for rule, body in rules.items()]
+        return [f"{name}: {' | '.join(either)}", *own] if either else None
+
+    def _is_listed_text(self, text: str) -> bool:
+        """Whether it is a string of a list."""
+        return any(text in (_listed(option) or ()) for option in self._options)
 
     def _json_kinds(self, free: Sequence[Option]) -> Kinds:
         """The kinds that have a rule of JSON, if the value may be a string, too. free: options of
