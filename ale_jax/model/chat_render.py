@@ -9,41 +9,50 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from ale_jax.model.slots import NUL, Message, Part, Piece, Slots, cut, filled
 from ale_jax.model.system_messages import folded
-
-Message = Mapping[str, Any]  # as transformers' chat templates take it
-# Of a rendered skeleton: a text of the template's, the slot behind it (the last part has none), and
-# whether that is within JSON.
-Part = tuple[str, int | None, bool]
+from ale_jax.model.template_dialect import ASKED, Apply, Dialect, dialect_of
 
 MAX_SKELETONS = 1024
 MAX_KEPT_CHARS = 1 << 17  # of one text; thousands of longer ones would fill the memory
-# A slot's number, as it is, or where the template writes JSON. No template writes NUL by itself.
-_SLOT = re.compile(r"\0(\d+)\0|\\u0000(\d+)\\u0000")
-_NUL = re.compile(r"\0|\\u0000")  # a part of what could be taken for a slot
+# Tokens that end a turn with a call, beside the one that ends all others.
+CALL_ENDS = ("<|call|>", "<|eom_id|>")
+# Thoughts without a word, which a template may write only before the policy's next turn.
+EMPTY_THOUGHTS = re.compile(r"\s*(<think>\s*</think>|<\|channel>thought\s*<channel\|>)\s*")
+# The end of a reply, as it is, or where the template writes JSON.
+_REPLY = "\0reply\0"
+_REPLIED = re.compile(r"\0reply\0|\\u0000reply\\u0000")
 
 
-class Piece(NamedTuple):
-    """A piece of a rendered conversation. own: whether the template says it."""
+class Ends(NamedTuple):
+    """The special tokens behind replies. turn: behind one without calls. call: behind one with
+    calls. others: that end turns in their places. closes: whether they are the policy's own, and
+    not those that open the next turn, in templates that write no end of a turn."""
 
-    text: str
-    own: bool
+    turn: str
+    call: str
+    others: tuple[str, ...]
+    closes: bool
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.turn, self.call, *self.others)
 
 
 class ChatRenderer:
     """Renders conversations by a chat template, in pieces.
 
-    end_of_turn: the special token behind a reply. opening: what the template writes before a reply,
-    behind its last special token.
+    ends: the special tokens behind a reply. opening: what the template writes before a reply,
+    behind its last special token. dialect: how the template takes messages.
     """
 
     def __init__(
         self,
-        apply_template: Callable[[list[Message], Any, bool], str],
+        apply_template: Apply,
         special: Collection[str],
         names_marker: Callable[[str], bool],
     ):
@@ -51,13 +60,14 @@ class ChatRenderer:
         be opened, to text. special: the names of all special tokens. names_marker: whether a text
         has the name of a marker.
 
-        ValueError if the template does not end the policy's turns with a special token.
+        ValueError if the template writes no special token between the policy's turns and others.
         """
         self._apply, self._names_marker = apply_template, names_marker
         self._special = re.compile("|".join(map(re.escape, sorted(special, key=len)[::-1])))
         self._parts_of = lru_cache(MAX_SKELETONS)(self._parts)
         self._reply_parts_of = lru_cache(MAX_SKELETONS)(self._reply_parts)
-        self.end_of_turn = self._end_of_turn()
+        self.dialect: Dialect = dialect_of(apply_template)
+        self.ends = self._ends(special)
         self.opening = self._opening()
 
     def first(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> list[Piece]:
@@ -68,10 +78,10 @@ class ChatRenderer:
         """
         return self._pieces(messages, tools, first=True)
 
-    def following(self, messages: Sequence[Message]) -> list[Piece]:
+    def following(self, messages: Sequence[Message], calls: Sequence[Message] = ()) -> list[Piece]:
         """Returns the pieces of messages that follow a reply of the policy. The first begins with
-        the token that ends its turn."""
-        return self._pieces(messages, None, first=False)
+        the token that ends its turn. calls: of the reply, which templates look back to."""
+        return self._pieces(messages, None, first=False, calls=calls)
 
     def reply(self, message: Message) -> list[Piece]:
         """Returns the pieces of a message of the policy, between the opening of its turn and the
@@ -82,173 +92,159 @@ class ChatRenderer:
         slots = self._slots()
         skeleton = json.dumps(slots.hide_message(message))
         slots.required.update(range(len(slots.texts)))  # here, also its thoughts and content
-        return _filled(slots, _of_skeleton(self._reply_parts_of, skeleton))
+        if not self.dialect.has_names:
+            slots.required -= slots.names  # which are a part of the calls' ids
+        return filled(slots, _of_skeleton(self._reply_parts_of, skeleton))
 
     def names_special(self, text: str) -> bool:
         """Returns whether a text has the name of a special token."""
         return bool(self._special.search(text))
 
     def _pieces(
-        self, messages: Sequence[Message], tools: Sequence[Any] | None, first: bool
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Any] | None,
+        first: bool,
+        calls: Sequence[Message] = (),
     ) -> list[Piece]:
         """System messages are where they were said, or, if the template refuses that, a part of
         their neighbours."""
         try:
-            return self._pieces_as_told(messages, tools, first)
+            return self._pieces_as_told(messages, tools, first, calls)
         except ValueError:
             if (inside := folded(messages, first)) == list(messages):
                 raise
-            return self._pieces_as_told(inside, tools, first)
+            return self._pieces_as_told(inside, tools, first, calls)
 
     def _pieces_as_told(
-        self, messages: Sequence[Message], tools: Sequence[Any] | None, first: bool
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Any] | None,
+        first: bool,
+        calls: Sequence[Message],
     ) -> list[Piece]:
         slots = self._slots()
         shown = [slots.hide_message(message) for message in messages]
         offered = tools and slots.hide_suspect(list(tools))
-        skeleton = json.dumps([shown, offered])
-        return _filled(slots, _of_skeleton(self._parts_of, skeleton, first))
+        answered = calls if messages[0]["role"] == "tool" else ()
+        skeleton = json.dumps([shown, offered, list(map(slots.hide_call, answered))])
+        return filled(slots, _of_skeleton(self._parts_of, skeleton, first))
 
-    def _slots(self) -> _Slots:
-        return _Slots(lambda text: self._names_marker(text) or bool(_NUL.search(text)))
+    def _slots(self) -> Slots:
+        return Slots(lambda text: self._names_marker(text) or bool(NUL.search(text)))
 
     def _parts(self, skeleton: str, first: bool) -> list[Part]:
-        """skeleton: messages and tools with slots, as JSON."""
-        messages, tools = json.loads(skeleton)
+        """skeleton: messages, tools and the reply's calls with slots, as JSON."""
+        messages, tools, calls = json.loads(skeleton)
         if first:
-            text = self._render(messages, tools)
-        else:
-            text = self._after_reply(messages, add_generation_prompt=True)
-            text = self.end_of_turn + text.removeprefix(self.end_of_turn)
-        return _cut(text)
+            return cut(self._render(messages, tools))
+        text = self._after_reply(messages, calls, prompt=True)
+        begins = self._special.match(text)
+        has_end = begins and (begins[0] in self.ends.names or not self.ends.closes)
+        return cut(text if has_end else self.ends.turn + text)
 
     def _reply_parts(self, skeleton: str) -> list[Part]:
         """skeleton: a message of the policy with slots, as JSON."""
-        asked: list[Message] = [{"role": "user", "content": "-"}]
-        opened = self._render(asked, None)
-        whole = self._render([*asked, json.loads(skeleton)], None, prompt=False)
-        text, end, _ = whole.removeprefix(opened).rpartition(self.end_of_turn)
-        if not whole.startswith(opened) or not end:
+        message = json.loads(skeleton)
+        opened = self._render([ASKED], None)
+        whole = self._render([ASKED, message], None, prompt=False)
+        begun = _common_beginning(whole, opened)
+        # The prompt may have more than the turn, which a reply can only go on from.
+        if begun != opened and not EMPTY_THOUGHTS.fullmatch(opened[len(begun) :]):
             raise ValueError("the chat template writes this reply in another form than its prompt")
-        return _cut(text)
+        text = whole[len(begun) :]
+        if not self.ends.closes:
+            return cut(text)
+        end = max(text.rfind(name) for name in self.ends.names)
+        if end < 0:
+            raise ValueError("the chat template does not end this reply")
+        return cut(text[:end])
 
-    def _after_reply(self, messages: list[Message], add_generation_prompt: bool) -> str:
+    def _after_reply(
+        self, messages: Sequence[Message], calls: Sequence[Message] = (), prompt: bool = False
+    ) -> str:
         """What the template writes after a reply, the end of its turn included."""
-        reply = "\0reply\0"
-        before = [{"role": "user", "content": "-"}, {"role": "assistant", "content": reply}]
-        text = self._render([*before, *messages], None, add_generation_prompt)
-        return text.partition(reply)[2]
+        if calls and self.dialect.has_calls:
+            alone = self._behind(calls, (), prompt=False)
+            end = max((alone.rfind(name) for name in self.ends.names), default=-1)
+            closing = alone[:end] if self.ends.closes and end >= 0 else alone
+            text = self._behind(calls, messages, prompt)
+            if text.startswith(closing):
+                return text[len(closing) :]
+        return self._behind((), messages, prompt)
 
-    def _end_of_turn(self) -> str:
-        text = self._after_reply([], add_generation_prompt=False)
-        found = self._special.match(text)
-        if not found or not found[0]:
+    def _behind(self, calls: Sequence[Message], messages: Sequence[Message], prompt: bool) -> str:
+        """What the template writes behind the last letter of a reply: of its content, or of the
+        arguments of its last call."""
+        reply: dict[str, Any] = {"role": "assistant", "content": "" if calls else _REPLY}
+        if calls:
+            told = [_with_arguments(call, {}) for call in calls]
+            reply["tool_calls"] = [*told[:-1], _with_arguments(calls[-1], {"reply": _REPLY})]
+        text = self._render([ASKED, reply, *messages], None, prompt)
+        found = _REPLIED.search(text)
+        return text[found.end() :] if found else ""
+
+    def _ends(self, special: Collection[str]) -> Ends:
+        alone, before_user = self._behind((), (), False), self._behind((), [ASKED], True)
+        own, next_one = self._special.match(alone), self._special.match(before_user)
+        if own and own[0]:
+            others = {next_one[0] if next_one else "", *CALL_ENDS} & set(special)
+            call = self._end_of_call() or own[0]
+            return Ends(own[0], call if call in others else own[0], tuple(others), True)
+        if not next_one or not next_one[0]:
             raise ValueError(
-                f"the chat template ends a turn by {text[:40]!r}, which is no special token: only "
-                "formats that end turns with one are supported"
+                f"the chat template ends a turn by {alone[:40]!r}, which is no special token: only "
+                "formats that end turns with one, or begin the next one with one, are supported"
             )
-        return found[0]
+        return Ends(next_one[0], self._opening_of_result() or next_one[0], (), False)
+
+    def _end_of_call(self) -> str:
+        """The last special token behind a reply with a call; "" if there is none."""
+        found = self._special.findall(self._behind_call(()))
+        return found[-1] if found else ""
+
+    def _opening_of_result(self) -> str:
+        """The special token that begins the result of a call; "" if there is none."""
+        alone, whole = self._behind_call(()), self._behind_call([_RESULT])
+        found = self._special.match(whole.removeprefix(alone))
+        return found[0] if found else ""
+
+    def _behind_call(self, messages: Sequence[Message]) -> str:
+        if not self.dialect.has_calls:
+            return ""
+        try:
+            return self._behind([_CALL], messages, prompt=False)
+        except ValueError:  # of templates that have no place for results
+            return ""
 
     def _opening(self) -> str:
-        *_, (text, *_) = self._parts(json.dumps([[{"role": "user", "content": "-"}], None]), False)
+        *_, (text, *_) = self._parts(json.dumps([[ASKED], None, []]), False)
         return self._special.split(text)[-1]
 
-    def _render(self, messages: list[Message], tools: Any, prompt: bool = True) -> str:
+    def _render(self, messages: Sequence[Message], tools: Any, prompt: bool = True) -> str:
         try:
-            return self._apply(messages, tools, prompt)
+            return self._apply(self.dialect.told(messages), tools, prompt)
         except Exception as error:  # a template may raise its own, and any of jinja's
             raise ValueError(f"the chat template refuses these messages: {error!s:.300}") from error
+
+
+_CALL: Message = {
+    "type": "function",
+    "id": "000000000",
+    "function": {"name": "do", "arguments": {}},
+}
+_RESULT: Message = {"role": "tool", "content": "-", "tool_call_id": "000000000"}
+
+
+def _common_beginning(a: str, b: str) -> str:
+    differing = (n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
+    return a[: next(differing, min(len(a), len(b)))]
+
+
+def _with_arguments(call: Message, arguments: Message) -> Message:
+    return {**call, "function": {**call["function"], "arguments": arguments}}
 
 
 def _of_skeleton(parts_of: Any, skeleton: str, *more: bool) -> list[Part]:
     """parts_of: remembers its results, but those of very long skeletons are not kept."""
     return (parts_of if len(skeleton) <= MAX_KEPT_CHARS else parts_of.__wrapped__)(skeleton, *more)
-
-
-def _cut(text: str) -> list[Part]:
-    """Returns the parts of a rendered skeleton."""
-    parts: list[Part] = []
-    start = 0
-    for slot in _SLOT.finditer(text):
-        as_json = slot[2] is not None
-        parts.append((text[start : slot.start()], int(slot[1] or slot[2]), as_json))
-        start = slot.end()
-    return [*parts, (text[start:], None, False)]
-
-
-def _filled(slots: _Slots, parts: Sequence[Part]) -> list[Piece]:
-    """Returns the parts with the texts of their slots."""
-    found = [number for _, number, _ in parts if number is not None]
-    if not slots.required <= set(found) or len(found) > len(set(found)):
-        raise ValueError("the chat template drops or repeats message contents: cannot use it")
-    pieces = []
-    for own, number, as_json in parts:
-        pieces.append(Piece(own, True))
-        if number is not None:
-            text = slots.texts[number]
-            escaped = json.dumps(text, ensure_ascii=False)[1:-1] if as_json else text
-            pieces.append(Piece(escaped, False))
-    return pieces
-
-
-class _Slots:
-    """Texts that others wrote, and the numbers that stand for them in a skeleton. required: those
-    that the template must not leave out. is_suspect: whether a text has a marker or a slot."""
-
-    def __init__(self, is_suspect: Callable[[str], bool]) -> None:
-        self._is_suspect = is_suspect
-        self.texts: list[str] = []
-        self.required: set[int] = set()
-
-    def hide_message(self, message: Message) -> dict[str, Any]:
-        shown: dict[str, Any] = {"role": message["role"]}
-        first = len(self.texts)
-        for name in ("content", "reasoning_content"):
-            if text := message.get(name):
-                shown[name] = self._hide(text)
-            elif name == "content":
-                # A template may ask whether the policy said anything.
-                shown[name] = "" if message["role"] == "assistant" else self._hide("")
-        # Beside calls, some formats have no content; and thoughts are left out of earlier turns.
-        if message["role"] != "assistant":
-            self.required.update(range(first, len(self.texts)))
-        if calls := message.get("tool_calls"):
-            shown["tool_calls"] = [self._hide_call(call) for call in calls]
-        if "tool_call_id" in message:
-            shown["tool_call_id"] = self.hide_suspect(message["tool_call_id"])
-        return shown
-
-    def hide_suspect(self, value: Any) -> Any:
-        """JSON, in which the strings that have markers or slots are hidden. Templates may measure,
-        cut and compare all others."""
-        return self._hide_where(value, self._is_suspect)
-
-    def _hide_call(self, call: Mapping[str, Any]) -> dict[str, Any]:
-        """arguments: an object."""
-        function = call["function"]
-        shown = {
-            "name": self._hide(function["name"]),
-            "arguments": self._hide_where(function["arguments"], lambda text: True),
-        }
-        call_id = self.hide_suspect(call.get("id", ""))
-        return {"type": "function", "function": shown, "id": call_id}
-
-    def _hide(self, text: str) -> str:
-        """White space around a text is left as it is, as many templates trim it."""
-        within = text.strip()
-        before, _, after = text.partition(within) if within else (text, "", "")
-        self.texts.append(within)
-        return f"{before}\0{len(self.texts) - 1}\0{after}"
-
-    def _hide_where(self, value: Any, is_hidden: Callable[[str], bool]) -> Any:
-        match value:
-            case str():
-                return self._hide(value) if is_hidden(value) else value
-            case Mapping():
-                inner = value.items()
-                return {
-                    self._hide_where(k, is_hidden): self._hide_where(v, is_hidden) for k, v in inner
-                }
-            case list() | tuple():
-                return [self._hide_where(each, is_hidden) for each in value]
-        return value

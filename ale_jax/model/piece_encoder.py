@@ -18,7 +18,8 @@ from typing import TypeVar
 import numpy as np
 from tokenizers import AddedToken, Encoding, Tokenizer
 
-from ale_jax.model.chat_render import MAX_KEPT_CHARS, Piece
+from ale_jax.model.chat_render import MAX_KEPT_CHARS
+from ale_jax.model.slots import Piece
 
 MAX_TEXTS = 4096  # of a template, whose ids are kept
 Span = tuple[int, int]  # of a text: its start, and where it stops

@@ -23,8 +23,9 @@ from tokenizers import (
     trainers,
 )
 
-from ale_jax.model.chat_render import ChatRenderer, Message
+from ale_jax.model.chat_render import ChatRenderer, Ends
 from ale_jax.model.piece_encoder import PieceEncoder
+from ale_jax.model.slots import Message
 from ale_jax.model.tokenizer_library import transformers
 from ale_jax.model.weights.gguf_tokenizer import read_tokenizer
 from ale_jax.model.weights.hub import locate
@@ -140,7 +141,9 @@ class ChatTokenizer:
             self._tool_renderer = ChatRenderer(self._render_tool_use, names, names_marker)
         self._byte_names = _byte_names(self._rust.decoder)
         self.vocab_size = len(tokenizer)
-        self.stop_ids = _stop_ids(tokenizer, self._renderer.end_of_turn)
+        ends = self._renderer.ends
+        self._turn_ends = set(map(self._rust.token_to_id, ends.names if ends.closes else ()))
+        self.stop_ids = _stop_ids(tokenizer, self._renderer.ends)
 
     @classmethod
     def load(cls, path: str | Path, tools: list[dict] | None = None) -> ChatTokenizer:
@@ -257,11 +260,31 @@ class ChatTokenizer:
         tokenizer.
         """
         tools = (self._tools if tools is None else tools) or None
-        renderer = self._tool_renderer if tools else self._renderer
         if first:
-            return self._encoder.ids_of(renderer.first(new_messages, tools))
-        # Without the end of the turn, which the reply has.
-        return self._encoder.ids_of(renderer.following(new_messages))[1:]
+            return self._encoder.ids_of(self._renderer_of(tools).first(new_messages, tools))
+        return self.following_ids(new_messages, self.stop_ids[0], tools=tools)
+
+    def following_ids(
+        self,
+        messages: Sequence[Message],
+        last: int,
+        calls: Sequence[Message] = (),
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> np.ndarray:
+        """Returns the ids that continue a conversation after a reply, up to the policy's next
+        token. Where the reply has no end of its turn, it comes first.
+
+        last: the reply's last id. calls: of the reply, as the template takes them. tools: as for
+        `prompt_ids`.
+        """
+        renderer = self._renderer_of(self._tools if tools is None else tools)
+        ids = self._encoder.ids_of(renderer.following(messages, calls))
+        # What ends a turn here may stand for what ends it within a conversation.
+        is_end = last == ids[0] or {last, int(ids[0])} <= self._turn_ends
+        return ids[1:] if is_end else ids
+
+    def _renderer_of(self, tools: Sequence[Mapping[str, Any]] | None) -> ChatRenderer:
+        return self._tool_renderer if tools else self._renderer
 
     def text_ids(self, text: str) -> np.ndarray:
         """Returns the ids of a text that may name special tokens."""
@@ -288,10 +311,14 @@ class ChatTokenizer:
 
         ValueError if the template refuses the message, or drops a part of it.
         """
-        pieces = self._renderer.reply(message)
+        pieces, ends = self._renderer.reply(message), self._renderer.ends
+        end = self._tokenizer.get_vocab()[ends.call if message.get("tool_calls") else ends.turn]
         if not any(self._renderer.names_special(piece.text) for piece in pieces if piece.own):
-            return self.reply_ids("".join(piece.text for piece in pieces))
-        return np.append(self._encoder.ids_of(pieces), self.stop_ids[0]).astype(np.int32)
+            text = "".join(piece.text for piece in pieces)
+            ids = self._encoder.reply_ids(text, self._renderer.opening)
+        else:
+            ids = self._encoder.ids_of(pieces)
+        return np.append(ids, end).astype(np.int32)
 
     def _render(self, messages: list[Message], tools: Any, add_generation_prompt: bool) -> str:
         text = self._tokenizer.apply_chat_template(
@@ -350,9 +377,9 @@ def _byte_names(decoder: decoders.Decoder | None) -> dict[str, bytes]:
     return {letter: bytes([byte]) for letter, byte in numbers.items()}
 
 
-def _stop_ids(tokenizer: PreTrainedTokenizerFast, end_of_turn: str) -> tuple[int, ...]:
-    """The token that ends a turn, and those that end a text or a call if there are such: Qwen ends
+def _stop_ids(tokenizer: PreTrainedTokenizerFast, ends: Ends) -> tuple[int, ...]:
+    """The tokens that end a turn, and those that end a text or a call if there are such: Qwen ends
     its replies with either."""
     vocabulary = tokenizer.get_vocab()
-    names = dict.fromkeys((end_of_turn, *OTHER_ENDS))
+    names = dict.fromkeys((ends.turn, ends.call, *OTHER_ENDS))
     return tuple(vocabulary[name] for name in names if name in vocabulary)

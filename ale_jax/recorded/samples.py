@@ -53,6 +53,7 @@ def exchanges_of(conversation: Conversation, tokenizer: ChatTokenizer) -> list[E
     render, tools = ChatRender(tokenizer), [dict(tool) for tool in conversation.tools]
     exchanges: list[Exchange] = []
     new: list[ChatMessage] = []
+    last: ChatMessage | None = None
     for message in _renumbered(conversation.messages):
         if message.role != ASSISTANT:
             new.append(message)
@@ -61,7 +62,7 @@ def exchanges_of(conversation: Conversation, tokenizer: ChatTokenizer) -> list[E
             raise Dropped("a reply without a message before it")
         after = exchanges[-1][1] if exchanges else None
         try:
-            prompt_ids = render(new, tools, after)
+            prompt_ids = render(new, tools, after, last)
             if conversation.as_written:
                 reply_ids = tokenizer.reply_ids(message.content)
             else:
@@ -69,7 +70,7 @@ def exchanges_of(conversation: Conversation, tokenizer: ChatTokenizer) -> list[E
         except ValueError as error:
             raise Dropped(str(error)) from error
         exchanges.append((prompt_ids, reply_ids))
-        new = []
+        new, last = [], message
     return exchanges
 
 

@@ -92,9 +92,10 @@ class _NotingRender(ChatRender):
         messages: Sequence[ChatMessage],
         tools: Sequence[Mapping[str, Any]],
         after: np.ndarray | None,
+        reply: ChatMessage | None = None,
     ) -> np.ndarray:
         self.tools = tuple(tools)
-        return super().__call__(messages, tools, after)
+        return super().__call__(messages, tools, after, reply)
 
 
 class _Demonstration:

@@ -57,25 +57,126 @@ MISTRAL = """{{ '<s>' }}
 {%- else %}{{ '[INST]' + m.content + '[/INST]' }}{% endif %}
 {%- endfor %}"""
 
+MISTRAL_CALL = MISTRAL[MISTRAL.index("{%- for call") : MISTRAL.index("{{ '</s>' }}")]
+MISTRAL_LIST = """{%- if m.tool_calls %}{{ '[TOOL_CALLS][' }}{% for call in m.tool_calls %}
+{{- (call.function | tojson)[:-1] + ', "id": "' + call.id + '"}' }}{{ ', ' if not loop.last }}
+{%- endfor %}{{ ']' }}{% endif %}"""
+
 HARMONY = """{% for tool in tools or [] %}
 {{- '<|start|>developer<|message|>' }}{{ tool | tojson }}{{ '<|end|>' }}{% endfor %}
+{%- set last = namespace(name=none) %}
 {%- for m in messages %}
-{%- if m.role == 'tool' %}{{ '<|start|>functions to=assistant<|channel|>commentary<|message|>' }}
+{%- if m.role == 'tool' %}
+{%- if last.name is none %}{{ raise_exception('a result without a call') }}{% endif %}
+{{- '<|start|>functions.' + last.name + ' to=assistant<|channel|>commentary<|message|>' }}
 {{- m.content | tojson + '<|end|>' }}
-{%- elif m.tool_calls %}
-{%- for call in m.tool_calls %}{{ '<|start|>assistant to=functions.' + call.function.name }}
-{{- '<|channel|>commentary <|constrain|>json<|message|>' }}{{ call.function.arguments | tojson }}
-{{- '<|call|>' }}{% endfor %}
-{%- else %}{{ '<|start|>' + m.role + '<|message|>' + m.content }}
-{{- '<|return|>' if loop.last and m.role == 'assistant' else '<|end|>' }}{% endif %}
+{%- elif m.tool_calls %}{% set call = m.tool_calls[0].function %}{% set last.name = call.name %}
+{%- set thoughts = m.content or m.thinking %}
+{%- if thoughts %}{{ '<|start|>assistant<|channel|>analysis<|message|>' + thoughts + '<|end|>' }}
+{%- endif %}
+{{- '<|start|>assistant to=functions.' + call.name }}
+{{- '<|channel|>commentary json<|message|>' }}{{ call.arguments | tojson }}{{ '<|call|>' }}
+{%- elif m.role == 'assistant' %}{% set last.name = none %}
+{%- if m.thinking and loop.last and not add_generation_prompt %}
+{{- '<|start|>assistant<|channel|>analysis<|message|>' + m.thinking + '<|end|>' }}{% endif %}
+{{- '<|start|>assistant<|channel|>final<|message|>' + m.content }}
+{{- '<|return|>' if loop.last and not add_generation_prompt else '<|end|>' }}
+{%- else %}{{ '<|start|>' + m.role + '<|message|>' + m.content + '<|end|>' }}{% endif %}
 {%- endfor %}
-{%- if add_generation_prompt %}{{ '<|start|>assistant<|message|>' }}{% endif %}"""
+{%- if add_generation_prompt %}{{ '<|start|>assistant' }}{% endif %}"""
+
+GLM = """[gMASK]<sop>{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}
+{%- for m in messages %}
+{%- if m.role == 'tool' %}{{ '<|observation|>' if messages[loop.index0 - 1].role != 'tool' }}
+{{- '\\n<tool_response>\\n' + m.content + '\\n</tool_response>' }}
+{%- else %}{{ '<|' + m.role + '|>\\n' }}
+{%- if m.role == 'assistant' %}{{ '<think>' + (m.reasoning_content or '').strip() + '</think>' }}
+{%- endif %}{{ m.content.strip() }}
+{%- for call in m.tool_calls %}{{ '\\n<tool_call>' + call.function.name }}
+{%- for name, value in call.function.arguments | items %}
+{{- '\\n<arg_key>' + name + '</arg_key>\\n<arg_value>' }}
+{{- value if value is string else value | tojson }}{{ '</arg_value>' }}{% endfor %}
+{{- '\\n</tool_call>' }}{% endfor %}{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"""
+
+KIMI = """{% if tools %}{{ '<|im_system|>tool_declare<|im_middle|>' + tools | tojson }}
+{{- '<|im_end|>' }}{% endif %}
+{%- for m in messages %}{{ '<|im_' + m.role + '|>' + m.role + '<|im_middle|>' }}
+{%- if m.role == 'tool' %}{{ '## Return of ' + m.tool_call_id + '\\n' }}{% endif %}{{ m.content }}
+{%- if m.tool_calls %}{{ '<|tool_calls_section_begin|>' }}
+{%- for call in m.tool_calls %}{{ '<|tool_call_begin|>' + call.id }}
+{{- '<|tool_call_argument_begin|>' + call.function.arguments | tojson }}
+{{- '<|tool_call_end|>' }}{% endfor %}
+{{- '<|tool_calls_section_end|>' }}{% endif %}{{ '<|im_end|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_assistant|>assistant<|im_middle|>' }}{% endif %}"""
+
+# Of V3.1; V3 fences the arguments. Both take arguments as text.
+DEEPSEEK = """{{ '<｜begin▁of▁sentence｜>' }}
+{%- for tool in tools or [] %}{{ tool | tojson }}{% endfor %}
+{%- for m in messages %}
+{%- if m.role == 'system' %}{{ m.content }}
+{%- elif m.role == 'user' %}{{ '<｜User｜>' + m.content }}
+{%- elif m.role == 'tool' %}{{ '<｜tool▁output▁begin｜>' + m.content + '<｜tool▁output▁end｜>' }}
+{%- else %}{{ '<｜Assistant｜></think>' + m.content }}
+{%- if m.tool_calls %}{{ '<｜tool▁calls▁begin｜>' }}
+{%- for call in m.tool_calls %}{{ '<｜tool▁call▁begin｜>HEAD' }}{{ call.function.arguments }}
+{{- 'TAIL<｜tool▁call▁end｜>' }}{% endfor %}{{ '<｜tool▁calls▁end｜>' }}{% endif %}
+{{- '<｜end▁of▁sentence｜>' }}{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<｜Assistant｜></think>' }}{% endif %}"""
+
+V3_HEAD = "function<｜tool▁sep｜>' + call.function.name + '\\n```json\\n"
+DSML = """{{ '<｜begin▁of▁sentence｜>' }}
+{%- for tool in tools or [] %}{{ tool | tojson }}{% endfor %}
+{%- for m in messages %}
+{%- if m.role == 'system' %}{{ m.content }}
+{%- elif m.role == 'user' %}{{ '<｜User｜>' + m.content }}
+{%- elif m.role == 'tool' %}{{ '<result>' + m.content + '</result>' }}
+{%- else %}{{ '<｜Assistant｜></think>' + m.content }}
+{%- if m.tool_calls %}{{ '\\n\\n<｜DSML｜function_calls>\\n' }}
+{%- for call in m.tool_calls %}{{ '<｜DSML｜invoke name="' + call.function.name + '">\\n' }}
+{%- for name, value in call.function.arguments | items %}
+{{- '<｜DSML｜parameter name="' + name + '" string="' + (value is string) | tojson + '">' }}
+{{- value if value is string else value | tojson }}{{ '</｜DSML｜parameter>\\n' }}{% endfor %}
+{{- '</｜DSML｜invoke>\\n' }}{% endfor %}{{ '</｜DSML｜function_calls>' }}{% endif %}
+{{- '<｜end▁of▁sentence｜>' }}{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<｜Assistant｜></think>' }}{% endif %}"""
+
+GEMMA4 = """{{ '<bos>' }}
+{%- for tool in tools or [] %}{{ '<|tool>' + tool | tojson + '<tool|>' }}{% endfor %}
+{%- for m in messages %}{{ '<|turn>' + m.role + '\\n' }}
+{%- for call in m.tool_calls %}{{ '<|tool_call>call:' + call.function.name + '{' }}
+{%- for name, value in call.function.arguments | dictsort %}{{ ',' if not loop.first }}
+{{- name + ':' }}{{ '<|"|>' + value + '<|"|>' if value is string else value | tojson }}
+{%- endfor %}{{ '}<tool_call|>' }}{% endfor %}{{ m.content }}{{ '<turn|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|turn>assistant\\n' }}{% endif %}"""
 
 PHI = """{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}
 {%- for m in messages %}{{ '<|' + m.role + '|>\\n' + m.content }}
 {%- for call in m.tool_calls %}{{ call.function | tojson }}{% endfor %}{{ '<|end|>\\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"""
+
+GLM_SPECIAL = "[gMASK] <sop> <|system|> <|user|> <|assistant|> <|observation|> <|endoftext|>"
+GLM_OTHERS = (
+    "<tool_call> </tool_call> <tool_response> </tool_response> <think> </think> <arg_key>"
+    " </arg_key> <arg_value> </arg_value>"
+)
+KIMI_SPECIAL = "[BOS] [EOS] <|im_end|> <|im_user|> <|im_assistant|> <|im_system|> <|im_middle|>"
+KIMI_OTHERS = (
+    "<|tool_calls_section_begin|> <|tool_calls_section_end|> <|tool_call_begin|>"
+    " <|tool_call_argument_begin|> <|tool_call_end|>"
+)
+DEEPSEEK_SPECIAL = "<｜begin▁of▁sentence｜> <｜end▁of▁sentence｜>"
+DEEPSEEK_OTHERS = (
+    "<｜User｜> <｜Assistant｜> <｜tool▁calls▁begin｜> <｜tool▁calls▁end｜> <｜tool▁call▁begin｜>"
+    " <｜tool▁call▁end｜> <｜tool▁output▁begin｜> <｜tool▁output▁end｜> <｜tool▁sep｜> </think>"
+)
+GEMMA4_SPECIAL = '<bos> <eos> <|turn> <turn|> <|tool> <tool|> <|tool_call> <tool_call|> <|"|>'
 
 CHATML_SPECIAL = "<|endoftext|> <|im_start|> <|im_end|>"
 QWEN_OTHERS = (
@@ -149,6 +250,25 @@ FAMILIES = {
     "mistral": byte_level(MISTRAL, MISTRAL_SPECIAL),
     "mistral_sentencepiece": sentencepiece(MISTRAL, MISTRAL_SPECIAL),
     "harmony": byte_level(HARMONY, HARMONY_SPECIAL),
+    "mistral_list": byte_level(MISTRAL.replace(MISTRAL_CALL, MISTRAL_LIST), MISTRAL_SPECIAL),
+    "mistral_v11": byte_level(
+        MISTRAL.replace("+ '[ARGS]'", "+ '[CALL_ID]' + call.id + '[ARGS]'"),
+        f"{MISTRAL_SPECIAL} [CALL_ID]",
+    ),
+    "glm": byte_level(GLM, GLM_SPECIAL, GLM_OTHERS),
+    "kimi": byte_level(KIMI, KIMI_SPECIAL, KIMI_OTHERS),
+    "deepseek_v31": byte_level(
+        DEEPSEEK.replace("HEAD", "' + call.function.name + '<｜tool▁sep｜>").replace("TAIL", ""),
+        DEEPSEEK_SPECIAL,
+        DEEPSEEK_OTHERS,
+    ),
+    "deepseek_v3": byte_level(
+        DEEPSEEK.replace("HEAD", V3_HEAD).replace("TAIL", "\\n```"),
+        DEEPSEEK_SPECIAL,
+        DEEPSEEK_OTHERS,
+    ),
+    "deepseek_v32": byte_level(DSML, DEEPSEEK_SPECIAL, f"{DEEPSEEK_OTHERS} ｜DSML｜"),
+    "gemma4": byte_level(GEMMA4, GEMMA4_SPECIAL),
     "plain_json": byte_level(PHI, PHI_SPECIAL, trims="right"),
     "trimmed_before": byte_level(PHI, PHI_SPECIAL, trims="left"),
 }

@@ -56,12 +56,16 @@ def prompts(tokenizer, text):
     """The ids of a conversation that begins, and of one that goes on."""
     messages, tools = told(text)
     first = tokenizer.prompt_ids(messages, True, tools)
-    return first.tolist(), tokenizer.prompt_ids(messages[3:], first=False).tolist()
+    end = tokenizer.added_tokens[tokenizer._renderer.ends.call]
+    following = tokenizer.following_ids(messages[3:], end, messages[2]["tool_calls"])
+    return first.tolist(), following.tolist()
 
 
 def transformers_ids(tokenizer, messages, tools):
+    # Arguments as text, where a template takes them so, and ids of calls in the family's form.
+    told = tokenizer._renderer.dialect.told(messages)
     return tokenizer._tokenizer.apply_chat_template(
-        messages, tools=tools, add_generation_prompt=True, return_dict=False
+        told, tools=tools, add_generation_prompt=True, return_dict=False
     )
 
 
@@ -93,7 +97,7 @@ def test_harmless_text_has_the_ids_that_transformers_gives(family):
         messages, tools = told(text)
         first, following = prompts(tokenizer, text)
         assert first == transformers_ids(tokenizer, messages, tools)
-        begun = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        begun = [{"role": "user", "content": "a"}, messages[2]]
         whole = transformers_ids(tokenizer, [*begun, *messages[3:]], None)
         assert whole[-len(following) :] == following
 

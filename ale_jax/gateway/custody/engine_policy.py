@@ -105,13 +105,13 @@ class ChatRender:
         messages: Sequence[ChatMessage],
         tools: Sequence[Mapping[str, Any]],
         after: np.ndarray | None,
+        reply: ChatMessage | None = None,
     ) -> np.ndarray:
-        shown = list(map(for_template, messages))
-        ids = self._tokenizer.prompt_ids(shown, after is None, list(tools) or None)
-        end_of_turn = self._tokenizer.stop_ids[0]
-        if after is not None and after[-1] != end_of_turn:
-            ids = np.concatenate([[end_of_turn], ids])
-        return ids.astype(np.int32)
+        shown, offered = list(map(for_template, messages)), list(tools) or None
+        if after is None:
+            return self._tokenizer.prompt_ids(shown, True, offered)
+        calls = [_callfor_template(call) for call in reply.tool_calls] if reply else ()
+        return self._tokenizer.following_ids(shown, int(after[-1]), calls, offered)
 
 
 def language_of(tokenizer: ChatTokenizer) -> Language:

@@ -44,11 +44,12 @@ class Render(Protocol):
         messages: Sequence[ChatMessage],
         tools: Sequence[dict[str, Any]],
         after: np.ndarray | None,
+        reply: ChatMessage | None = None,
     ) -> np.ndarray:
         """The ids of `messages`, up to the policy's next token.
 
         after: the reply of the policy that they follow; None if they begin a conversation. If it
-        was cut off, its end comes first.
+        was cut off, its end comes first. reply: what it says.
 
         ValueError if the model's template refuses them.
         """
@@ -138,8 +139,8 @@ class TokenTree:
         with self._lock:
             parent, known = self._parent(keys)
         new = tuple(messages[known:])
-        after = None if parent is None else parent.answer.ids
-        prompt_ids = np.asarray(self._render(new, tools, after), np.int32)
+        after, reply = (None, None) if parent is None else (parent.answer.ids, parent.reply)
+        prompt_ids = np.asarray(self._render(new, tools, after, reply), np.int32)
         pairs = zip(keys[known:], messages[known + 1 :])
         retold = tuple((key, message) for key, message in pairs if message.role == "assistant")
         return Call(parent, new, prompt_ids, keys[-1], has_tools=bool(tools), retold=retold)

@@ -83,6 +83,9 @@ class _Letters:
     def prompt_ids(self, messages, first, tools):
         return prompt(len(messages), 20 if first else 7)
 
+    def following_ids(self, messages, last, calls, tools):
+        return prompt(len(messages), 7)
+
     def decode(self, ids):
         return ""
 
