@@ -60,7 +60,7 @@ LAYERS = (
     ("worlds",),
     ("sandbox",),
     ("algo", "model", "data"),
-    ("config", "records", "files", "errors", "strict_json"),
+    ("config", "records", "files", "errors", "strict_json", "tagged_text"),
     ("status",),
 )
 ALSO_ALLOWED = {

@@ -7,7 +7,8 @@ sentence that goes back to the policy as an observation.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ale_jax.strict_json import read_json
 from ale_jax.worlds.replies import CLOSE, OPEN, Call, write_reply
@@ -19,6 +20,24 @@ SYSTEM_PROMPT = "Work in the shell with bash(command); when done, call finish(an
 TOOLS: Mapping[str, tuple[str, ...]] = {"bash": ("command",), "finish": ("answer",)}
 
 MAX_REPLY_CHARS = 16384
+
+
+def _described(name: str, argument: str, does: str) -> Mapping[str, Any]:
+    parameters = {
+        "type": "object",
+        "properties": {argument: {"type": "string"}},
+        "required": [argument],
+        "additionalProperties": False,
+    }
+    function = {"name": name, "description": does, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+# The same, for models whose template tells of tools.
+OFFERED: Sequence[Mapping[str, Any]] = (
+    _described("bash", "command", "Run a command in the shell, and read what it prints."),
+    _described("finish", "answer", "End the task, with the answer if it asks for one."),
+)
 
 
 class ToolCallError(Exception):

@@ -6,6 +6,7 @@ import dataclasses
 
 from ale_jax.config.setting import Settings, setting
 
+TOOLS = ("auto", "template", "text")
 BRANCHES = ("all", "longest", "leaf")  # as in `gateway.token_tree.BranchChoice`
 
 
@@ -19,6 +20,13 @@ class AgentLimits(Settings):
         "prefix count, so that the same state has the same number of turns left, however it was "
         "reached.",
         at_least=1,
+    )
+    tools: str = setting(
+        "auto",
+        "how our own loop offers its tools (bash, finish): template: by the model's chat template, "
+        "and calls are read in its format; text: by a sentence, and calls are written as Qwen3 "
+        "does; auto: template for models that are given (`weights`), text for those that are not.",
+        choices=TOOLS,
     )
     malformed_limit: int = setting(
         0,

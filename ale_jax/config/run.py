@@ -153,6 +153,11 @@ class RunConfig(Settings):
         return (*self.worlds.train, *self.worlds.held_out, *self.demonstrated)
 
     @property
+    def tools_in_template(self) -> bool:
+        """Whether the tools of our own loop are told by the chat template."""
+        return self.agent.tools == "template" or (self.agent.tools == "auto" and bool(self.weights))
+
+    @property
     def policy_updates(self) -> int:
         """The updates of the policy in the whole run, of which its schedule's shares are."""
         return self.rl.steps * self.learn.epochs * self.learn.minibatches

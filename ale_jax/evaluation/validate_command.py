@@ -25,7 +25,7 @@ from ale_jax.sandbox.api import JudgedSandbox
 from ale_jax.sandbox.runtime import Picked, pick_runtime
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.worlds.duplicates import Duplicate, near_duplicates
-from ale_jax.worlds.families import Families, Family, PlayableFamilies, open_families
+from ale_jax.worlds.families import Families, Family, PlayableFamilies, families_of
 from ale_jax.worlds.finite import Finite
 from ale_jax.worlds.items import EVAL, TRAIN
 
@@ -90,7 +90,7 @@ def _asked(world: str, config: RunConfig | None) -> tuple[Families, SandboxSpec]
     if (config is None) != bool(world):
         raise ValueError("name either a world, with --world, or a config with --config")
     if config:
-        return open_families(config.domains, config.worlds.folder), config.sandbox
+        return families_of(config), config.sandbox
     return Families((_domain(world),), ""), SandboxSpec()
 
 

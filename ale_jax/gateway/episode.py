@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import secrets
+import hashlib
 import string
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -171,7 +171,10 @@ class GatewayEpisode:
             raise self._context_full(pending.call)
         said = self._language.read(sampled.ids, request)
         # A model that names its calls reads those names beside their results.
-        named = tuple(dataclasses.replace(each, id=each.id or _new_id()) for each in said.calls)
+        named = tuple(
+            dataclasses.replace(each, id=each.id or _call_id(pending.call, sampled.ids, number))
+            for number, each in enumerate(said.calls)
+        )
         reply = ChatMessage("assistant", said.content, said.reasoning, named)
         self.record(pending, reply, sampled, said.stop)
         finish: Finish = "length" if sampled.stop != "stop" else "tool_calls" if named else "stop"
@@ -355,5 +358,9 @@ def _refusing(field: str | None = None) -> Iterator[None]:
         raise ApiError(400, str(error), field) from error
 
 
-def _new_id() -> str:
-    return "".join(secrets.choice(ID_LETTERS) for _ in range(ID_LENGTH))
+def _call_id(call: Call, ids: np.ndarray, number: int) -> str:
+    """The id of a call in a reply, by all that was said before: templates may show it, and a run
+    that is repeated reads the same."""
+    told = call.start + np.asarray(ids, np.int32).tobytes() + bytes([number % 256])
+    digest = hashlib.sha256(told).digest()
+    return "".join(ID_LETTERS[byte % len(ID_LETTERS)] for byte in digest[:ID_LENGTH])

@@ -13,6 +13,7 @@ import httptools
 
 from ale_jax.agent.api import Message, PolicyError, Reply
 from ale_jax.gateway.requests import CONTEXT_FULL
+from ale_jax.worlds import replies
 from ale_jax.worlds.replies import reply_text
 from ale_jax.worlds.tools import Offer
 
@@ -79,9 +80,29 @@ class PolicyClient:
 
     def _as_openai(self, message: Message) -> dict[str, Any]:
         told = {"role": message.role, "content": message.content}
+        has_tools = "tools" in self._tools
+        if message.role == "assistant" and has_tools:  # of a prefix
+            return self._with_calls(message.content)
         if message.role != "tool":
             return told
+        if has_tools and not self._open_calls:  # of a reply without a call that could be read
+            return told | {"role": "user"}
         return told | {"tool_call_id": self._open_calls.pop(0) if self._open_calls else CALL_ID}
+
+    def _with_calls(self, text: str) -> dict[str, Any]:
+        """A reply that was read before, as the API tells it."""
+        reply = replies.Reply(text)
+        self._open_calls = [f"{n:09d}" for n in range(len(reply.calls))]
+        functions = (
+            {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)}
+            for call in reply.calls
+        )
+        calls = [
+            {"id": id, "type": "function", "function": function}
+            for id, function in zip(self._open_calls, functions, strict=True)
+        ]
+        told = {"role": "assistant", "content": reply.content, "reasoning_content": reply.thoughts}
+        return told | ({"tool_calls": calls} if calls else {})
 
     def _post(self, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
         try:

@@ -29,7 +29,7 @@ class WorkerSpec:
     sandbox: what a sandbox is, unless a world says otherwise. agent: with a command, it plays
     instead of our own loop. domains: with the families of all tasks. folder: as
     `WorldsConfig.folder`. worlds: what the families must be, wherever the worker is; () for
-    anything."""
+    anything. in_template: as of `open_families`."""
 
     runtime: str
     sandbox: SandboxSpec
@@ -41,6 +41,7 @@ class WorkerSpec:
     uplink: Uplink = DIRECT
     datasets: Datasets = NO_DATASETS
     worlds: Digests = ()
+    in_template: bool = False
 
 
 class RolloutWorker:
@@ -49,7 +50,7 @@ class RolloutWorker:
     def __init__(self, spec: WorkerSpec):
         """ValueError if a world is not there, or not as where the run was started."""
         self._agent = spec.agent
-        families = open_families(spec.domains, spec.folder)
+        families = open_families(spec.domains, spec.folder, spec.in_template)
         _require_same(families, spec.worlds)
         runtime = functools.cache(functools.partial(opened_runtime, spec))
         if any(family.sandbox(family.first(), spec.sandbox) for family in families):

@@ -32,7 +32,7 @@ from ale_jax.system.evaluated import STEP, policy_name, record_of_trajectory
 from ale_jax.system.serve import serving
 from ale_jax.system.start import open_runtime
 from ale_jax.worlds.endpoint import Endpoint
-from ale_jax.worlds.families import PlayableFamilies, open_families
+from ale_jax.worlds.families import PlayableFamilies, families_of
 from ale_jax.worlds.items import require_split
 
 NEWEST, FOLDER = "newest", "hf:"
@@ -65,7 +65,7 @@ def run_eval(values: Mapping[str, Any], options: Options) -> None:
       RunFailed: the policy does not answer, or the episodes cannot be played.
     """
     config = resolved_config(values)
-    families = open_families(config.domains, config.worlds.folder)
+    families = families_of(config)
     prices = Prices.read(options.prices) if options.prices else None
     plan = Plan(families, options.samples, options.limit, require_split(options.split))
     if not options.out:
@@ -199,7 +199,7 @@ def _by_endpoint(
 
     runtime = functools.cache(functools.partial(open_runtime, config))
     start = lambda spec: runtime().start(spec, {"role": "eval"})  # noqa: E731
-    families = open_families(config.domains, config.worlds.folder)
+    families = families_of(config)
     rollout = config.rollout
     player = EndpointPlayer(
         endpoint, sampling, rollout.max_reply_tokens, options.workers, rollout.retries

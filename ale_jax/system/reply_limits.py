@@ -5,12 +5,12 @@ from __future__ import annotations
 from ale_jax.config.run import RunConfig
 from ale_jax.gateway.custody.ledger import LimitsOf, ReplyLimits
 from ale_jax.records import Task
-from ale_jax.worlds.families import open_families
+from ale_jax.worlds.families import families_of
 
 
 def reply_limits(config: RunConfig) -> LimitsOf:
     """Returns a function that says them of each task of the run."""
-    families = open_families(config.domains, config.worlds.folder)
+    families = families_of(config)
 
     def limits_of(task: Task) -> ReplyLimits:
         limits = families[task.family].limits

@@ -88,6 +88,8 @@ class World:
         can play it; then `grade` judges the state that the program leaves.
     nothing: the reply that ends an episode without doing anything.
     must_call: of a world with tools, each reply has to be a call, to which sampling is held.
+    loop_tools: of a world that reads calls from the text of a reply, what a model may call whose
+        template tells of tools (`agent.tools`).
     limits: of its episodes, unless the config says otherwise.
 
     All methods may raise SandboxError when the sandbox fails. Judging raises VerifierError when it
@@ -101,6 +103,7 @@ class World:
     is_in_sandbox: bool = False
     nothing: str = ""
     must_call: bool = False
+    loop_tools: Sequence[Tool] = ()
     limits: Limits = Limits()
 
     def reset(self, item: Item, sandbox: JudgedSandbox | None) -> str | Sequence[Message]:

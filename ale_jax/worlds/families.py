@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from ale_jax.config.run import RunConfig
 from ale_jax.config.worlds import Domain
 from ale_jax.records import Task
 from ale_jax.sandbox.api import JudgedSandbox
@@ -23,13 +24,14 @@ from ale_jax.worlds.tools import Offer, checked_tools
 @dataclasses.dataclass(frozen=True)
 class Family:
     """name: in the run. own_name: in its world. world: answers questions about items, and plays
-    none; `open` makes those that do."""
+    none; `open` makes those that do. in_template: as of `open_families`."""
 
     name: str
     own_name: str
     domain: Domain
     world: World
     items: Items
+    in_template: bool = False
 
     def open(self) -> World:
         """Returns a world for episodes, one at a time."""
@@ -62,7 +64,10 @@ class Family:
     def offer(self, task: Task) -> Offer:
         """Returns the tools of a task. WorldError if the world cannot say them, or not such."""
         try:
-            return Offer(checked_tools(self.world.tools(self.item(task))), self.world.must_call)
+            tools = self.world.tools(self.item(task))
+            if not tools and self.in_template:
+                tools = self.world.loop_tools
+            return Offer(checked_tools(tools), self.world.must_call)
         except Exception as error:  # of any kind: a world may be anybody's
             raise WorldError.of(error) from error
 
@@ -100,13 +105,14 @@ class Family:
 class Families:
     """The families of some domains, by their names."""
 
-    def __init__(self, domains: Sequence[Domain], folder: str = ""):
-        """folder: as `WorldsConfig.folder`. ValueError for a world or family that does not exist,
-        and for two families of one name."""
+    def __init__(self, domains: Sequence[Domain], folder: str = "", in_template: bool = False):
+        """folder: as `WorldsConfig.folder`. in_template: as of `open_families`. ValueError for a
+        world or family that does not exist, and for two families of one name."""
         self._by_name: dict[str, Family] = {}
         self._of_domain: dict[Domain, tuple[str, ...]] = {}
         for domain in domains:
-            found = tuple(_families(domain, folder))
+            opened = _families(domain, folder)
+            found = tuple(dataclasses.replace(each, in_template=in_template) for each in opened)
             for family in found:
                 self._add(family)
             self._of_domain[domain] = tuple(family.name for family in found)
@@ -136,9 +142,17 @@ class Families:
 
 
 @functools.lru_cache(maxsize=64)
-def open_families(domains: tuple[Domain, ...], folder: str = "") -> Families:
-    """Returns the families of some domains; the same object for the same arguments."""
-    return Families(domains, folder)
+def open_families(
+    domains: tuple[Domain, ...], folder: str = "", in_template: bool = False
+) -> Families:
+    """Returns the families of some domains; the same object for the same arguments. in_template:
+    the tools of our own loop are told by the chat template, and called in its format."""
+    return Families(domains, folder, in_template)
+
+
+def families_of(config: RunConfig) -> Families:
+    """Returns the families of all tasks of a run. ValueError as from `Families`."""
+    return open_families(config.domains, config.worlds.folder, config.tools_in_template)
 
 
 def made(world_class: type[World], domain: Domain) -> World:

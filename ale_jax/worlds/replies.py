@@ -18,9 +18,9 @@ from functools import cached_property
 from typing import Any
 
 from ale_jax.strict_json import read_json
+from ale_jax.tagged_text import THINK, THINK_END, read_tagged, split_thoughts
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-THINK, THINK_END = "<think>", "</think>"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,22 +86,12 @@ class _Parts:
 
 
 def _read(text: str) -> _Parts:
-    thoughts = ""
-    if text.lstrip().startswith(THINK):  # those that do not end are all there is
-        thoughts, _, text = text.lstrip().removeprefix(THINK).partition(THINK_END)
-    content, calls, malformed = "", [], 0
-    while OPEN in text:
-        before, _, after = text.partition(OPEN)
-        content += before
-        try:
-            call, text = _read_call(after)
-            calls.append(call)
-        except ValueError:
-            content, text, malformed = content + OPEN, after, malformed + 1
-    return _Parts(thoughts.strip(), (content + text).strip(), tuple(calls), malformed)
+    thoughts, rest = split_thoughts(text)
+    content, calls, malformed = read_tagged(rest, OPEN, _read_call)
+    return _Parts(thoughts, content, tuple(calls), malformed)
 
 
-def _read_call(text: str) -> tuple[Call, str]:
+def _read_call(text: str) -> tuple[Sequence[Call], str]:
     """Returns the call behind an opening tag, and what follows it. ValueError if there is none."""
     body, rest = read_json(text.lstrip())
     between, closed, rest = rest.partition(CLOSE)
@@ -109,5 +99,5 @@ def _read_call(text: str) -> tuple[Call, str]:
         raise ValueError("not closed")
     match body:
         case {"name": str(name), "arguments": dict(arguments)} if len(body) == 2:
-            return Call(name, arguments), rest
+            return [Call(name, arguments)], rest
     raise ValueError("no call")

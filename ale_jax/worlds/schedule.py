@@ -11,7 +11,7 @@ from ale_jax.config.run import RunConfig
 from ale_jax.config.worlds import Domain, EvalConfig
 from ale_jax.data.quotas import Quotas
 from ale_jax.records import EpisodeKey, Task
-from ale_jax.worlds.families import Families, open_families
+from ale_jax.worlds.families import Families, families_of
 from ale_jax.worlds.items import EVAL, TRAIN
 
 
@@ -30,7 +30,7 @@ class Schedule:
     @classmethod
     def of(cls, config: RunConfig) -> Schedule:
         """ValueError if a world or family does not exist."""
-        families = open_families(config.domains, config.worlds.folder)
+        families = families_of(config)
         worlds, shown = config.worlds, config.demonstrated
         return cls(
             families, worlds.train, worlds.held_out, shown, config.seed, worlds.tasks_per_family

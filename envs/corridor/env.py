@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ale_jax.agent.tool_steps import has_failed, observation, play
-from ale_jax.agent.tools import SYSTEM_PROMPT, finish, render_tool_call
+from ale_jax.agent.tools import OFFERED, SYSTEM_PROMPT, finish, render_tool_call
 from ale_jax.envs.corridor import rooms
 from ale_jax.envs.corridor.rooms import DOOR_FILE, Rooms, generate
 from ale_jax.sandbox.api import ExecResult, Sandbox, SandboxLost
@@ -43,7 +43,7 @@ class Corridors(World):
     door."""
 
     families = NamedBySettings()
-    system_prompt = SYSTEM_PROMPT
+    system_prompt, loop_tools = SYSTEM_PROMPT, OFFERED
     role = "tool"
     nothing = render_tool_call(finish())
 

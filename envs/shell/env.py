@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ale_jax.agent.tool_steps import has_failed, observation, play
-from ale_jax.agent.tools import SYSTEM_PROMPT, finish, render_tool_call
+from ale_jax.agent.tools import OFFERED, SYSTEM_PROMPT, finish, render_tool_call
 from ale_jax.envs.shell.families import FAMILIES, generate
 from ale_jax.envs.shell.noisy_oracle import noisy
 from ale_jax.envs.shell.task import Goal, ShellTask
@@ -19,7 +19,7 @@ class Shell(World):
     """The reward is 1 for a solved task, and comes at the end."""
 
     families = dict.fromkeys(FAMILIES, Seeds())
-    system_prompt = SYSTEM_PROMPT
+    system_prompt, loop_tools = SYSTEM_PROMPT, OFFERED
     role = "tool"
     is_in_sandbox = True
     nothing = render_tool_call(finish())

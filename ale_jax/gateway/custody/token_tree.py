@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import json
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Protocol
@@ -27,11 +28,14 @@ from ale_jax.gateway.custody.calls import Branch, Call, GivenTurn, SampledTokens
 from ale_jax.gateway.custody.retries import abandoned
 from ale_jax.gateway.messages import (
     ChatMessage,
+    ToolCall,
+    message_key,
     path_keys,
     text_key,
     tools_key,
     without_volatile_headers,
 )
+from ale_jax.worlds.replies import Reply
 
 BranchChoice = Literal["all", "longest", "leaf"]
 
@@ -181,8 +185,8 @@ class TokenTree:
         """
         parent, begin = None, 0
         replies = [n for n, message in enumerate(messages) if message.role == "assistant"]
-        told = [messages[n].content.strip() for n in replies[: len(turns)]]
-        if told != [turn.text.strip() for turn in turns]:
+        told = [messages[n] for n in replies[: len(turns)]]
+        if len(told) < len(turns) or not all(map(_says, told, [turn.text for turn in turns])):
             raise ValueError(f"the conversation must begin with the {len(turns)} replies given")
         for n, turn in zip(replies, turns, strict=False):
             start = path_keys(tools_key(tools), messages[:n])[-1]
@@ -289,6 +293,15 @@ class TokenTree:
         self.counts.ambiguous += parent is not None and self._has_double(parent)
         siblings = self._roots if parent is None else parent.children
         self.counts.forks += siblings > 0
+
+
+def _says(message: ChatMessage, text: str) -> bool:
+    """Whether a message tells a given reply, as it is or with its calls told apart."""
+    reply = Reply(text)
+    calls = tuple(ToolCall(call.name, json.dumps(call.arguments)) for call in reply.calls)
+    apart = ChatMessage("assistant", reply.content, tool_calls=calls)
+    told = message_key(ChatMessage("assistant", text)), message_key(apart)
+    return message_key(message) in told
 
 
 def _read(same: Sequence[Call]) -> Sequence[Call]:

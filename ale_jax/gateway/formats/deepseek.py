@@ -17,8 +17,6 @@ from collections.abc import Sequence
 
 from ale_jax.gateway.formats.grammar import Tokens, json_rule, piece, repeated
 from ale_jax.gateway.formats.reply import (
-    THINK,
-    THOUGHTS,
     NotACall,
     ParsedReply,
     Preview,
@@ -31,6 +29,7 @@ from ale_jax.gateway.formats.reply import (
     read_section,
 )
 from ale_jax.gateway.messages import ToolCall
+from ale_jax.tagged_text import THINK, THOUGHTS
 
 SECTION, SECTION_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 OPEN, BETWEEN, CLOSE = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"

@@ -17,8 +17,6 @@ from typing import Any
 from ale_jax.gateway.formats.grammar import Tokens, repeated
 from ale_jax.gateway.formats.parameters import Tags, function_rules
 from ale_jax.gateway.formats.reply import (
-    THINK,
-    THOUGHTS,
     NotACall,
     ParsedReply,
     Preview,
@@ -29,6 +27,7 @@ from ale_jax.gateway.formats.reply import (
     read_section,
 )
 from ale_jax.gateway.messages import ToolCall
+from ale_jax.tagged_text import THINK, THOUGHTS
 
 MARK = "｜DSML｜"
 OPEN, CLOSE = f"<{MARK}function_calls>", f"</{MARK}function_calls>"

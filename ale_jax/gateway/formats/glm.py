@@ -25,8 +25,6 @@ from ale_jax.gateway.formats.parameters import (
     read_call,
 )
 from ale_jax.gateway.formats.reply import (
-    THINK,
-    THOUGHTS,
     NotACall,
     ParsedReply,
     Preview,
@@ -35,6 +33,7 @@ from ale_jax.gateway.formats.reply import (
     preview_tagged,
 )
 from ale_jax.gateway.messages import ToolCall
+from ale_jax.tagged_text import THINK, THOUGHTS
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 BREAK = ' "\\n"?'  # that a version may write

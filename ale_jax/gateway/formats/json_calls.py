@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 from ale_jax.gateway.formats.grammar import Tokens, call_bodies, piece, repeated
 from ale_jax.gateway.formats.reply import (
-    THINK,
-    THOUGHTS,
     NotACall,
     ParsedReply,
     Preview,
@@ -23,6 +21,7 @@ from ale_jax.gateway.formats.reply import (
     without_marks,
 )
 from ale_jax.gateway.messages import ToolCall
+from ale_jax.tagged_text import THINK, THOUGHTS
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 ANNOUNCED = special("<|python_tag|>")

@@ -15,8 +15,6 @@ from collections.abc import Sequence
 
 from ale_jax.gateway.formats.grammar import Tokens, json_rule, piece, repeated
 from ale_jax.gateway.formats.reply import (
-    THINK,
-    THOUGHTS,
     NotACall,
     ParsedReply,
     Preview,
@@ -27,6 +25,7 @@ from ale_jax.gateway.formats.reply import (
     read_section,
 )
 from ale_jax.gateway.messages import ToolCall
+from ale_jax.tagged_text import THINK, THOUGHTS
 
 SECTION, SECTION_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 OPEN, ARGUMENTS, CLOSE = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"

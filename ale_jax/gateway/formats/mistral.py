@@ -13,6 +13,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from ale_jax.gateway.formats.grammar import Tokens, call_bodies, json_rule, piece, repeated
 from ale_jax.gateway.formats.reply import (
@@ -26,10 +28,10 @@ from ale_jax.gateway.formats.reply import (
     read_json,
     sendable,
     special,
-    split_thoughts,
     without_marks,
 )
 from ale_jax.gateway.messages import ToolCall
+from ale_jax.tagged_text import split_thoughts
 
 COMMA = '", "'  # between the calls of a list
 CALLS, ARGS, CALL_ID = map(special, ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"))
@@ -93,11 +95,17 @@ class MistralV11(MistralNamed):
         return f" {piece(without_marks(CALL_ID), tokens)} id"
 
 
+def _id_in(body: Mapping[str, Any]) -> str:
+    """The id that the model gave a call of a list; "" if it is none that templates take."""
+    id = body.get("id")
+    return id if isinstance(id, str) and re.fullmatch(r"[a-zA-Z0-9]{9}", id) else ""
+
+
 def _read_announced_calls(text: str) -> list[ToolCall]:
     """Those after one token."""
     if text.lstrip().startswith("["):
         bodies, rest = read_json(text.lstrip())
-        calls = list(map(call_of, bodies))
+        calls = [dataclasses.replace(call_of(each), id=_id_in(each)) for each in bodies]
     else:
         name = _NAME_BEFORE_ARGS.match(text)
         if not name:

@@ -15,14 +15,13 @@ from typing import Any, Protocol
 from ale_jax import strict_json
 from ale_jax.gateway.json_values import without_flaw
 from ale_jax.gateway.messages import ToolCall
+from ale_jax.tagged_text import THOUGHTS, Tags, read_tagged, split_thoughts
 
 # Around the name of a special token. Unicode reserves both for use within a program: they are not
 # in any text (`plain_text` sees to it).
 MARK, UNMARK = "\ufdd0", "\ufdd1"
-THINK, THINK_END = THOUGHTS = "<think>", "</think>"
 
 Tools = Mapping[str, Mapping[str, Any]]  # JSON schema of the parameters, by the tool's name
-Tags = tuple[str, str]  # before a part of a reply, and behind it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,24 +112,6 @@ def call_of(body: Any, arguments: str = "arguments") -> ToolCall:
     return ToolCall(body["name"], json.dumps(given, ensure_ascii=False))
 
 
-def read_tagged(
-    text: str, opening: str, read: Callable[[str], tuple[Sequence[ToolCall], str]]
-) -> tuple[str, list[ToolCall], int]:
-    """Returns content, calls and the number of malformed ones, if calls begin with a tag. read:
-    returns the calls that are behind a tag, and what follows them."""
-    content, malformed = "", 0
-    calls: list[ToolCall] = []
-    while opening in text:
-        before, _, after = text.partition(opening)
-        content += before
-        try:
-            found, text = read(after)
-            calls += found
-        except NotACall:
-            content, text, malformed = content + opening, after, malformed + 1
-    return (content + text).strip(), calls, malformed
-
-
 def read_section(
     text: str, opening: str, closing: str, read_call: Callable[[str], tuple[ToolCall, str]]
 ) -> tuple[list[ToolCall], str]:
@@ -177,16 +158,6 @@ def sendable(text: str, markers: Sequence[str]) -> int:
         longest = min(len(marker) - 1, len(text))
         ends += [len(text) - n for n in range(1, longest + 1) if text.endswith(marker[:n])]
     return min(ends, default=len(text))
-
-
-def split_thoughts(text: str, tags: Tags = THOUGHTS) -> tuple[str, str]:
-    """Returns the thoughts, between two tags before the answer, and the rest. Thoughts that are not
-    closed are all there is."""
-    opening, closing = tags
-    if not text.lstrip().startswith(opening):
-        return "", text
-    thoughts, _, rest = text.lstrip().removeprefix(opening).partition(closing)
-    return thoughts.strip(), rest
 
 
 def split_marked(text: str, tags: Tags | None) -> tuple[str, str]:

@@ -27,7 +27,7 @@ from ale_jax.system.rollouts.threads import ThreadPool
 from ale_jax.system.rollouts.workers import RolloutWorkers
 from ale_jax.system.start import Setting, Start
 from ale_jax.worlds.digests import digests
-from ale_jax.worlds.families import open_families
+from ale_jax.worlds.families import families_of
 
 
 class Rollouts(NamedTuple):
@@ -88,7 +88,8 @@ def worker_spec(config: RunConfig) -> WorkerSpec:
         login_of(config.rollout.runtime),
         config.rollout.uplink,
         Datasets.parse(config.rollout.datasets),
-        digests(open_families(config.domains, config.worlds.folder)),
+        digests(families_of(config)),
+        config.tools_in_template,
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ale_jax.agent.tool_steps import called, file_commands, has_failed, observation
-from ale_jax.agent.tools import SYSTEM_PROMPT, bash, finish, render_tool_call
+from ale_jax.agent.tools import OFFERED, SYSTEM_PROMPT, bash, finish, render_tool_call
 from ale_jax.sandbox.api import JudgedSandbox, SandboxStartError
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.sandbox.verify.verifier import REMEDY, REWARD, has_pytest
@@ -100,7 +100,7 @@ class Harbor(World):
     writable: Sequence[str] = ()
     command_seconds: float = Room.command_seconds
 
-    system_prompt = SYSTEM_PROMPT
+    system_prompt, loop_tools = SYSTEM_PROMPT, OFFERED
     role = "tool"
     is_in_sandbox = True
     nothing = render_tool_call(finish())
