@@ -264,6 +264,11 @@ def read_config(given: str, overrides: Sequence[str]) -> dict[str, Any]:
     return _with_folder(config.to_dict(), path)
 
 
+def overridden(overrides: Sequence[str]) -> set[str]:
+    """Returns the dotted names of the fields that overrides name."""
+    return {found[1] for each in overrides if (found := OVERRIDE.match(each))}
+
+
 def _with_folder(values: dict[str, Any], path: Path) -> dict[str, Any]:
     """Adds the folder of the config at `path`, where it names modules or files of worlds, and does
     not say where they are."""

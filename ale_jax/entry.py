@@ -56,7 +56,7 @@ def train(
       ValueError: the config makes no sense, or the folder cannot be used.
       RunFailed: the run cannot go on, or has ended without having trained anything.
     """
-    path, checked = Path(workdir), as_config(config, overrides)
+    path, checked = Path(workdir), as_config(config, overrides, None if overwrite else workdir)
     run = controller_at(checked, ray_address)
     train_in(path, checked, resume, overwrite, Alone(), run)
     return path
@@ -69,7 +69,7 @@ def evaluate(
 
     Nothing is written into the folder. ValueError if it holds no run of this config.
     """
-    return evaluate_run.evaluate(as_config(config, overrides), Path(workdir))
+    return evaluate_run.evaluate(as_config(config, overrides, workdir), Path(workdir))
 
 
 def serve(
@@ -85,16 +85,23 @@ def serve(
     workdir: of the run whose newest policy answers; None: the weights that the config names do.
     """
     path = Path(workdir).resolve() if workdir else None
-    return serving(as_config(config, overrides), path, host, port)
+    return serving(as_config(config, overrides, path), path, host, port)
 
 
-def as_config(config: Config, overrides: Mapping[str, Any] | None = None) -> RunConfig:
-    """Returns the checked config. ValueError if there is none, or a field is unknown or wrong."""
+def as_config(
+    config: Config,
+    overrides: Mapping[str, Any] | None = None,
+    workdir: str | Path | None = None,
+) -> RunConfig:
+    """Returns the checked config. workdir: as `run` of `resolved_config`. ValueError if there is
+    none, or a field is unknown or wrong."""
     if isinstance(config, RunConfig):
         values: Mapping[str, Any] = config.to_json()
     else:
         values = read_config(str(config), []) if isinstance(config, str | Path) else config
-    return resolved_config(_overridden(values, overrides or {}))
+    return resolved_config(
+        _overridden(values, overrides or {}), overrides or {}, Path(workdir) if workdir else None
+    )
 
 
 def _overridden(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:

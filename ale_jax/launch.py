@@ -23,13 +23,19 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from ale_jax.command_line import described_choices, help_text, read_config, read_flags
+from ale_jax.command_line import (
+    described_choices,
+    help_text,
+    overridden,
+    read_config,
+    read_flags,
+)
 from ale_jax.errors import EXIT_FAILED, RunFailed
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.system.lasting_output import keep_writable
@@ -47,6 +53,7 @@ if TYPE_CHECKING:
 
 NO_OUT = "--out is missing: name a folder that does not exist yet"
 
+Resolve = Callable[[], "RunConfig"]
 Run = Callable[["RunConfig", "Workdir", StopSignals, "Processes"], None]
 
 # How long a thread may run Python code while others wait. With Python's 5 ms, GPUs idle: a dispatch
@@ -106,7 +113,8 @@ def _eval(options: flags.FlagValues, overrides: Sequence[str]) -> int:
     names = ("out", "policy", "workdir", "samples", "limit", "split", "sampling", "workers")
     given: dict[str, Any] = {name: options[name].value for name in (*names, "prices", "json")}
     given["dry_run"] = options["dry-run"].value
-    run_eval(read_config(options.config, overrides), Options(**given))
+    values = read_config(options.config, overrides)
+    run_eval(values, Options(**given), overridden(overrides))
     return 0
 
 
@@ -129,8 +137,10 @@ def _launch(
     run: Run | None,
 ) -> int:
     values = read_config(options.config, overrides)
+    run_there = Path(options.workdir) if options.workdir and not options.overwrite else None
+    resolve = functools.partial(_resolve, values, overridden(overrides), run_there)
     if command == "plan":
-        return _plan(values)
+        return _plan(resolve)
     act = functools.partial(_train, run=run)
     if command == "doctor":
         from ale_jax.system.doctor.software import software_report
@@ -142,7 +152,7 @@ def _launch(
     elif command != "serve" or not values["weights"]:
         raise ValueError("--workdir is missing: give a folder for the run, e.g. runs/first")
     if act_alone := {"export": _export, "serve": _serve}.get(command):
-        return act_alone(values, options)
+        return act_alone(resolve, options)
 
     from ale_jax.system.hosts.start import HostOptions, spawned
 
@@ -150,16 +160,20 @@ def _launch(
         raise ValueError(f"--spawn={options.spawn} must be at least 1")
     if options.spawn == 1:
         host = HostOptions(options.coordinator, options.processes, options.process)
-        return act(values, options, host)
+        return act(resolve, options, host)
     if options.processes > 1:
         raise ValueError("--spawn starts all processes by itself: leave out --processes")
     with spawned(options.spawn, argv[1:]) as host:
-        return act(values, options, host)
+        return act(resolve, options, host)
 
 
-def _train(
-    values: dict[str, Any], options: flags.FlagValues, host: HostOptions, run: Run | None
-) -> int:
+def _resolve(values: dict[str, Any], given: Collection[str], run: Path | None) -> RunConfig:
+    from ale_jax.system.checks import resolved_config
+
+    return resolved_config(values, given, run)
+
+
+def _train(resolve: Resolve, options: flags.FlagValues, host: HostOptions, run: Run | None) -> int:
     from ale_jax.system.hosts.start import disconnect, initialize
 
     initialize(host)
@@ -167,10 +181,9 @@ def _train(
     import jax
 
     from ale_jax.entry import controller_at, train_in
-    from ale_jax.system.checks import resolved_config
     from ale_jax.system.hosts.run import follow_run, led
 
-    config, path = resolved_config(values), Path(options.workdir)
+    config, path = resolve(), Path(options.workdir)
     have_met = False
     try:
         if jax.process_index() > 0:
@@ -190,22 +203,18 @@ def _train(
     return code
 
 
-def _doctor(
-    values: dict[str, Any], options: flags.FlagValues, host: HostOptions, report: Report
-) -> int:
-    from ale_jax.system.checks import resolved_config
+def _doctor(resolve: Resolve, options: flags.FlagValues, host: HostOptions, report: Report) -> int:
     from ale_jax.system.doctor.examination import examine
 
     workdir = Path(options.workdir).resolve() if options.workdir else None
-    return examine(resolved_config(values), host, workdir, report)
+    return examine(resolve(), host, workdir, report)
 
 
-def _plan(values: dict[str, Any]) -> int:
-    from ale_jax.system.checks import resolved_config
+def _plan(resolve: Resolve) -> int:
     from ale_jax.system.plan import make_plan
     from ale_jax.system.sources import check_sources
 
-    config = resolved_config(values)
+    config = resolve()
     check_sources(config, fetch=False)
     plan = make_plan(config)
     print(plan)
@@ -213,26 +222,24 @@ def _plan(values: dict[str, Any]) -> int:
     return 0
 
 
-def _export(values: dict[str, Any], options: flags.FlagValues) -> int:
+def _export(resolve: Resolve, options: flags.FlagValues) -> int:
     if not options.out:
         raise ValueError(NO_OUT)
 
-    from ale_jax.system.checks import resolved_config
     from ale_jax.system.states import export_run
     from ale_jax.system.workdir import Workdir
 
-    config = resolved_config(values)
+    config = resolve()
     with Workdir.open(Path(options.workdir), config) as workdir:
         step = export_run(config, workdir, Path(options.out), options.adapter)
     print(f"the weights of step {step} are in {options.out}")
     return 0
 
 
-def _serve(values: dict[str, Any], options: flags.FlagValues) -> int:
-    from ale_jax.system.checks import resolved_config
+def _serve(resolve: Resolve, options: flags.FlagValues) -> int:
     from ale_jax.system.serve import serving
 
-    config = resolved_config(values)
+    config = resolve()
     path = Path(options.workdir).resolve() if options.workdir else None
     address = options.host, options.port
     with contextlib.suppress(KeyboardInterrupt), serving(config, path, *address) as at:

@@ -107,6 +107,11 @@ class ModelConfig(Settings):
         """Returns the shape of the policy whose tokenizer has `vocab_size` tokens."""
         return PolicyShape(vocab_size=vocab_size, **dataclasses.asdict(self))
 
+    @classmethod
+    def of(cls, shape: PolicyShape) -> ModelConfig:
+        """Returns the fields of a shape."""
+        return cls(**{each.name: getattr(shape, each.name) for each in dataclasses.fields(cls)})
+
     @property
     def is_moe(self) -> bool:
         return any(self.has_experts(layer) for layer in range(self.num_layers))
@@ -145,8 +150,8 @@ class TokenizerConfig(Settings):
     )
     vocab_size: int = setting(
         1024,
-        "tokens of the BPE that is trained. With `weights`: rows of their embedding, which may be "
-        "more than the tokenizer has tokens.",
+        "tokens of the BPE that is trained. With `weights`: rows of their embedding, which the "
+        "files tell, and which may be more than the tokenizer has tokens.",
         at_least=MIN_VOCAB,
     )
 

@@ -109,8 +109,8 @@ class RunConfig(Settings):
     weights: str = setting(
         "",
         "a Hugging Face folder, a .gguf file or the name of a model on the hub, as in org/name or "
-        "org/name@revision, with the initial weights, whose shape `model` must describe; empty: "
-        "random initial weights.",
+        "org/name@revision, with the initial weights; their shape becomes `model`, of which fields "
+        "with other values than the defaults must agree; empty: random initial weights.",
     )
     hardware: HardwareConfig = section(HardwareConfig)
     mesh: MeshShape = section(MeshShape)

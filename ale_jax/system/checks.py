@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,14 @@ from ale_jax.data.staleness import StalenessGate
 from ale_jax.files import read_json
 from ale_jax.model.sharding import check_rows, make_mesh, param_shardings
 from ale_jax.monitor.evaluations import wilson_interval
+from ale_jax.monitor.run_files import CONFIG_FILE
 from ale_jax.records import MAX_CUT_MASKS
 from ale_jax.sandbox.booting import PROXY_PORT
 from ale_jax.sandbox.egress.uplink import DIRECT
 from ale_jax.system.plan import make_plan
-from ale_jax.system.sources import check_sources, with_commits
+from ale_jax.system.sources import check_sources, with_other_weights, with_sources
 from ale_jax.system.task_checks import check_tasks, needs_sandbox
+from ale_jax.system.workdir import CHECKPOINTS_DIR
 from ale_jax.worlds.schedule import Schedule
 
 # A token takes about 12 bytes of a checkpoint's JSON, with its id and text, and no reader accepts
@@ -40,21 +43,44 @@ def checked_config(values: Mapping[str, Any]) -> RunConfig:
       ValueError: a field is unknown, missing, of the wrong type or out of range, or sections are
         inconsistent with each other.
     """
-    config = build_config(values)
+    return _checked(build_config(values))
+
+
+def resolved_config(
+    values: Mapping[str, Any], given: Collection[str] = (), run: Path | None = None
+) -> RunConfig:
+    """Returns the checked config of a command, in which `model` is what its weights hold, and names
+    of models have the commit that they stand for.
+
+    given: dotted names of fields that were set, be it to their defaults. run: the folder of a run,
+    which has recorded both, and does not need its weights any more.
+
+    Raises:
+      ValueError: as `checked_config` and `with_sources`.
+    """
+    return _checked(with_sources(build_config(values), given, _recorded(run)))
+
+
+def _recorded(run: Path | None) -> RunConfig | None:
+    """The config of a run that has checkpoints."""
+    if run and (run / CONFIG_FILE).is_file() and any((run / CHECKPOINTS_DIR).glob("*")):
+        with contextlib.suppress(ValueError):  # of another version, which is refused elsewhere
+            return stored_config(run / CONFIG_FILE)
+    return None
+
+
+def config_with_weights(config: RunConfig, weights: str) -> RunConfig:
+    """Returns the checked config with other weights, of whatever shape. Errors as
+    `resolved_config`."""
+    return _checked(with_other_weights(config, weights))
+
+
+def _checked(config: RunConfig) -> RunConfig:
     try:
         check_sections(config)
     except ValueError as error:
         raise ValueError(f"config: {error}") from error
     return config
-
-
-def resolved_config(values: Mapping[str, Any]) -> RunConfig:
-    """Returns the checked config of a command: names of models have the commit that they stand for.
-
-    Raises:
-      ValueError: as `checked_config`; or a name cannot be resolved.
-    """
-    return with_commits(checked_config(values))
 
 
 def stored_config(path: Path) -> RunConfig:

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from ale_jax.model.weights.hub import is_name, pinned
 from ale_jax.monitor.progress import Progress, make_progress
 from ale_jax.records import EpisodeKey
 from ale_jax.rollout.play import EpisodeRunner
-from ale_jax.system.checks import resolved_config
+from ale_jax.system.checks import config_with_weights, resolved_config
 from ale_jax.system.evaluate_run import opened
 from ale_jax.system.evaluated import STEP, policy_name, record_of_trajectory
 from ale_jax.system.serve import serving
@@ -57,14 +57,16 @@ class Options:
     prices: str = ""
 
 
-def run_eval(values: Mapping[str, Any], options: Options) -> None:
+def run_eval(values: Mapping[str, Any], options: Options, given: Collection[str] = ()) -> None:
     """Plays what is not in the folder `options.out` yet, and prints the results of all that is.
+
+    given: as for `resolved_config`.
 
     Raises:
       ValueError: the options or the config make no sense, or the folder holds another evaluation.
       RunFailed: the policy does not answer, or the episodes cannot be played.
     """
-    config = resolved_config(values)
+    config = resolved_config(values, given, Path(options.workdir) if options.workdir else None)
     families = families_of(config)
     prices = Prices.read(options.prices) if options.prices else None
     plan = Plan(families, options.samples, options.limit, require_split(options.split))
@@ -153,8 +155,7 @@ def _player(config: RunConfig, options: Options, sampling: Sampling) -> Iterator
     if given.startswith(FOLDER):
         source = given.removeprefix(FOLDER)
         weights = pinned(source) if is_name(source) else str(Path(source).resolve())
-        served = dataclasses.replace(config, weights=weights)
-        with serving(served, None, "127.0.0.1", 0) as policy:
+        with serving(config_with_weights(config, weights), None, "127.0.0.1", 0) as policy:
             endpoint = Endpoint(policy.url, config.name, policy.key)
             with _by_endpoint(config, options, sampling, endpoint) as play:
                 yield given, play

@@ -1,21 +1,62 @@
-"""The weights and the tokenizer that a config names: that they are there, and fit the model."""
+"""The weights and the tokenizer that a config names: what they are, and that they are there."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Collection, Iterator
+from typing import Any
 
-from ale_jax.config.model import PolicyShape
+from ale_jax.config.model import ModelConfig, TokenizerConfig
 from ale_jax.config.run import RunConfig
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.hub import is_name, pinned
 from ale_jax.model.weights.load import open_checkpoint, read_shape
 
 
-def with_commits(config: RunConfig) -> RunConfig:
-    """Returns the config in which names of models have the commit that they stand for now, so that
-    all processes of a run, and a run that is continued, read the same files. Errors as `pinned`."""
-    tokenizer = dataclasses.replace(config.tokenizer, path=pinned(config.tokenizer.path))
-    return dataclasses.replace(config, weights=pinned(config.weights), tokenizer=tokenizer)
+def with_sources(
+    config: RunConfig, given: Collection[str], recorded: RunConfig | None = None
+) -> RunConfig:
+    """Returns the config with the shape of its weights, and with the commits that names of models
+    stand for now, so that all processes of a run, and a run that is continued, read the same.
+
+    given: dotted names of fields that were set to what they are, whatever their defaults. recorded:
+    of a run that is there; if it has the same sources, they are not asked again.
+
+    Raises:
+      ValueError: a name cannot be resolved; there are no such weights; or a field of `model`, or
+        the vocabulary's size, that is in `given` or has another value than its default is not that
+        of the weights.
+    """
+    known = recorded or RunConfig()
+    path = _commit(config.tokenizer.path, known.tokenizer.path)
+    weights = _commit(config.weights, known.weights)
+    tokenizer = dataclasses.replace(config.tokenizer, path=path)
+    config = dataclasses.replace(config, weights=weights, tokenizer=tokenizer)
+    if not weights:
+        return config
+    if weights == known.weights:
+        model, size = known.model, known.tokenizer.vocab_size
+    else:
+        shape = read_shape(weights)
+        model, size = ModelConfig.of(shape), shape.vocab_size
+    _refuse(weights, [*_differences(config, model, given), *_size(config, size, given)])
+    tokenizer = dataclasses.replace(tokenizer, vocab_size=size)
+    return dataclasses.replace(config, model=model, tokenizer=tokenizer)
+
+
+def _commit(source: str, recorded: str) -> str:
+    """The source with its commit: that of a run that named no other revision."""
+    is_recorded = is_name(source) and is_name(recorded) and recorded.startswith(f"{source}@")
+    return recorded if is_recorded else pinned(source)
+
+
+def with_other_weights(config: RunConfig, weights: str) -> RunConfig:
+    """Returns the config with other weights, of whatever shape. Errors as `with_sources`."""
+    size = TokenizerConfig().vocab_size
+    tokenizer = dataclasses.replace(config.tokenizer, vocab_size=size)
+    changed = dataclasses.replace(config, weights=weights, model=ModelConfig(), tokenizer=tokenizer)
+    return with_sources(changed, ())
 
 
 def check_sources(config: RunConfig, fetch: bool = True) -> None:
@@ -31,23 +72,54 @@ def check_sources(config: RunConfig, fetch: bool = True) -> None:
 
 
 def check_weights(config: RunConfig, fetch: bool = True) -> None:
-    """Raises ValueError unless `config.weights` has the model's shape. fetch: as for
-    `check_sources`."""
-    wanted = config.model.policy_shape(config.tokenizer.vocab_size)
+    """Raises ValueError unless `config.weights` are complete, and of the model's shape. fetch: as
+    for `check_sources`."""
     described = not fetch and is_name(config.weights)
     found = read_shape(config.weights) if described else open_checkpoint(config.weights).shape
-    sections = {"vocab_size": "tokenizer"}
-    differences = [
-        f"config.{sections.get(name, 'model')}.{name} {value} (stored: {getattr(found, name)})"
-        for name, value in dataclasses.asdict(wanted).items()
-        if value != getattr(found, name) and _is_used(name, found)
-    ]
+    names = {f"model.{each.name}" for each in dataclasses.fields(ModelConfig)}
+    size = _size(config, found.vocab_size, {"tokenizer.vocab_size"})
+    _refuse(config.weights, [*_differences(config, ModelConfig.of(found), names), *size])
+
+
+def _refuse(weights: str, differences: list[str]) -> None:
     if differences:
-        raise ValueError(f"{config.weights} has another shape: {', '.join(differences)}")
+        raise ValueError(
+            f"{weights} has another shape: {', '.join(differences)}: leave out these fields, and "
+            "the weights tell them"
+        )
 
 
-def _is_used(field: str, shape: PolicyShape) -> bool:
-    """Whether a policy of this shape uses the field."""
-    if field in ("experts_per_token", "expert_width", "norm_topk_prob"):
-        return shape.is_moe
-    return field != "mlp_width" or not all(map(shape.has_experts, range(shape.num_layers)))
+def _differences(config: RunConfig, stored: ModelConfig, given: Collection[str]) -> Iterator[str]:
+    """Describes the fields of `model` that were given and are not those of the weights."""
+    default = ModelConfig()
+    for each in dataclasses.fields(ModelConfig):
+        name, value = each.name, getattr(config.model, each.name)
+        is_given = f"model.{name}" in given or value != getattr(default, name)
+        if is_given and value != getattr(stored, name) and _matters(stored, name, value):
+            yield f"config.model.{name} {value} (stored: {getattr(stored, name)})"
+
+
+def _matters(model: ModelConfig, name: str, value: Any) -> bool:
+    """Whether a model would be another one with this value of a field."""
+    with contextlib.suppress(ValueError):  # with this value there is no such model
+        changed = dataclasses.replace(model, **{name: value})
+        return _used(changed) != _used(model)
+    return True
+
+
+def _used(model: ModelConfig) -> ModelConfig:
+    """The same without what no layer uses."""
+    unused: dict[str, Any] = (
+        {} if model.is_moe else {"experts_per_token": 0, "norm_topk_prob": True}
+    )
+    if not model.num_experts:
+        unused |= {"expert_width": 0, "dense_layers": ()}
+    if all(map(model.has_experts, range(model.num_layers))):
+        unused |= {"mlp_width": 1}
+    return dataclasses.replace(model, **unused)
+
+
+def _size(config: RunConfig, stored: int, given: Collection[str]) -> Iterator[str]:
+    value, default = config.tokenizer.vocab_size, TokenizerConfig().vocab_size
+    if value != stored and ("tokenizer.vocab_size" in given or value != default):
+        yield f"config.tokenizer.vocab_size {value} (stored: {stored})"
