@@ -107,11 +107,6 @@ class ModelConfig(Settings):
         """Returns the shape of the policy whose tokenizer has `vocab_size` tokens."""
         return PolicyShape(vocab_size=vocab_size, **dataclasses.asdict(self))
 
-    @classmethod
-    def of(cls, shape: PolicyShape) -> ModelConfig:
-        """Returns the fields of a shape."""
-        return cls(**{each.name: getattr(shape, each.name) for each in dataclasses.fields(cls)})
-
     @property
     def is_moe(self) -> bool:
         return any(self.has_experts(layer) for layer in range(self.num_layers))

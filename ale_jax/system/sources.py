@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from ale_jax.config.model import ModelConfig, TokenizerConfig
+from ale_jax.config.model import ModelConfig, PolicyShape, TokenizerConfig
 from ale_jax.config.run import RunConfig
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.hub import is_name, pinned
@@ -39,7 +39,7 @@ def with_sources(
         model, size = known.model, known.tokenizer.vocab_size
     else:
         shape = read_shape(weights)
-        model, size = ModelConfig.of(shape), shape.vocab_size
+        model, size = model_of(shape), shape.vocab_size
     _refuse(weights, [*_differences(config, model, given), *_size(config, size, given)])
     tokenizer = dataclasses.replace(tokenizer, vocab_size=size)
     return dataclasses.replace(config, model=model, tokenizer=tokenizer)
@@ -49,6 +49,12 @@ def _commit(source: str, recorded: str) -> str:
     """The source with its commit: that of a run that named no other revision."""
     is_recorded = is_name(source) and is_name(recorded) and recorded.startswith(f"{source}@")
     return recorded if is_recorded else pinned(source)
+
+
+def model_of(shape: PolicyShape) -> ModelConfig:
+    """Returns a shape without the size of its vocabulary."""
+    names = (each.name for each in dataclasses.fields(ModelConfig))
+    return ModelConfig(**{name: getattr(shape, name) for name in names})
 
 
 def with_other_weights(config: RunConfig, weights: str) -> RunConfig:
@@ -78,7 +84,7 @@ def check_weights(config: RunConfig, fetch: bool = True) -> None:
     found = read_shape(config.weights) if described else open_checkpoint(config.weights).shape
     names = {f"model.{each.name}" for each in dataclasses.fields(ModelConfig)}
     size = _size(config, found.vocab_size, {"tokenizer.vocab_size"})
-    _refuse(config.weights, [*_differences(config, ModelConfig.of(found), names), *size])
+    _refuse(config.weights, [*_differences(config, model_of(found), names), *size])
 
 
 def _refuse(weights: str, differences: list[str]) -> None:

@@ -76,7 +76,7 @@ def test_a_run_records_the_shape_and_where_it_is_from(saved, tmp_path):
     with Workdir.claim(tmp_path / "run", config):
         recorded = json.loads((tmp_path / "run" / "config.json").read_text())
     assert recorded["weights"] == str(path)
-    assert recorded["model"] == json.loads(json.dumps(dataclasses.asdict(ModelConfig.of(shape))))
+    assert recorded["model"] == json.loads(json.dumps(dataclasses.asdict(config.model)))
     assert recorded["tokenizer"]["vocab_size"] == shape.vocab_size
     # The same line, with all that was recorded, names the same run.
     assert resolved_config(config.to_json()) == config
