@@ -275,9 +275,13 @@ class JudgedSandbox(Sandbox, Protocol):
         Errors: as `write`; OSError for a path that is not writable.
         """
 
-    def renew(self) -> None:
+    def renew(self, image: str = "") -> None:
         """As `reset`, but on a machine where nothing of an earlier episode has run, which takes as
-        long as a start."""
+        long as a start. Errors: SandboxStartError, with the old machine as it is then.
+
+        image: of that machine; empty: the spec's, as which it goes on after the next reset, restore
+            or renewal.
+        """
 
 
 class Runtime(Protocol):

@@ -114,20 +114,20 @@ class BubblewrapRuntime(StartsBlocking):
 
         Errors: SandboxStartError.
         """
-        self._refuse_unenforceable(spec)
         if spec.disk_mb:
             return await self._launch_on_disk(spec, record, snapshot)
         assert not snapshot, "only a root on disk starts with a snapshot"
 
-        async def begin() -> AsyncSandbox:
+        async def begin(spec: SandboxSpec) -> AsyncSandbox:
+            self._refuse_unenforceable(spec)
             started = await self._in_spawner(self._spawn_in_memory, spec)
             contents = {ETC: etc_archive(spec)} if ETC in spec.writable else {}
             return await self._boot(started, spec, record, contents=contents)
 
-        def another() -> Coroutine[Any, Any, AsyncSandbox]:
-            return whole(begin())
+        def another(spec: SandboxSpec) -> Coroutine[Any, Any, AsyncSandbox]:
+            return whole(begin(spec))
 
-        return RenewableSandbox(await another(), another)
+        return RenewableSandbox(await another(spec), another)
 
     async def forget(self, snapshot: bytes) -> None:
         """Frees what a snapshot holds on this host. Errors: SandboxError."""
@@ -142,19 +142,21 @@ class BubblewrapRuntime(StartsBlocking):
     async def _launch_on_disk(
         self, spec: SandboxSpec, record: Record, snapshot: bytes
     ) -> DiskSandbox:
-        image = self._unpacked.get(spec.image) or await asyncio.to_thread(self._unpack, spec)
-
-        async def begin(origin: Reference | None) -> AsyncSandbox:
+        async def begin(spec: SandboxSpec, origin: Reference | None) -> AsyncSandbox:
+            self._refuse_unenforceable(spec)
+            image = self._unpacked.get(spec.image) or await asyncio.to_thread(self._unpack, spec)
             started = await self._in_spawner(self._spawn_on_disk, spec, image, origin)
             commands = toolkit.PROGRAM_COMMANDS
             sandbox = await self._boot(started, spec, record, substitutes=commands)
             await asyncio.to_thread(started.share.root.enclosed)
             return sandbox
 
-        def another(origin: Reference | None) -> Coroutine[Any, Any, AsyncSandbox]:
-            return whole(begin(origin))
+        def another(
+            spec: SandboxSpec, origin: Reference | None
+        ) -> Coroutine[Any, Any, AsyncSandbox]:
+            return whole(begin(spec, origin))
 
-        first = await another(Reference.parse(snapshot) if snapshot else None)
+        first = await another(spec, Reference.parse(snapshot) if snapshot else None)
         return DiskSandbox(first, another)
 
     async def _in_spawner(self, spawn: Callable[..., Started], *arguments: object) -> Started:
@@ -285,7 +287,7 @@ def _claim_user() -> HostId | None:
     return host_ids.claim() if os.getuid() == 0 else None
 
 
-Start = Callable[[Reference | None], Awaitable[AsyncSandbox]]
+Start = Callable[[SandboxSpec, Reference | None], Awaitable[AsyncSandbox]]
 
 
 class DiskSandbox(RenewableSandbox):
@@ -300,7 +302,7 @@ class DiskSandbox(RenewableSandbox):
     """
 
     def __init__(self, first: AsyncSandbox, start: Start):
-        super().__init__(first, lambda: start(None))
+        super().__init__(first, lambda spec: start(spec, None))
         self._start = start
 
     async def snapshot(self, max_bytes: int | None = None) -> bytes:
@@ -313,7 +315,7 @@ class DiskSandbox(RenewableSandbox):
 
     async def restore(self, snapshot: bytes) -> None:
         copy = Reference.parse(snapshot)
-        await self._replace(lambda: self._start(copy))
+        await self._replace(lambda: self._start(self.spec, copy))
 
     async def reset(self) -> None:
         await self.renew()

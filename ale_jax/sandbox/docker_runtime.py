@@ -134,10 +134,10 @@ class DockerRuntime(StartsBlocking):
                 f"docker has no runtime {spec.runtime!r} (only {known}): add it to the daemon"
             )
 
-        def begin() -> Coroutine[Any, Any, AsyncSandbox]:
+        def begin(spec: SandboxSpec) -> Coroutine[Any, Any, AsyncSandbox]:
             return whole(self._begin(spec, labels, record))
 
-        return RenewableSandbox(await begin(), begin)
+        return RenewableSandbox(await begin(spec), begin)
 
     async def _begin(
         self, spec: SandboxSpec, labels: Mapping[str, str], record: Record

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from ale_jax.sandbox.async_sandbox import AsyncSandbox
+from ale_jax.sandbox.spec import SandboxSpec
 
 
 async def whole(start: Coroutine[Any, Any, AsyncSandbox]) -> AsyncSandbox:
@@ -30,18 +32,38 @@ class RenewableSandbox(AsyncSandbox):
     """An `AsyncSandbox` whose machine can be replaced. A call that is in progress then fails with
     SandboxError.
 
-    first: what it begins as. another: starts one like it, `whole`.
+    first: what it begins as. another: starts one of a spec, `whole`.
     """
 
-    def __init__(self, first: AsyncSandbox, another: Callable[[], Awaitable[AsyncSandbox]]):
+    def __init__(
+        self, first: AsyncSandbox, another: Callable[[SandboxSpec], Awaitable[AsyncSandbox]]
+    ):
         super().__init__(first._machine, first.spec, first._contents)
         self._another = another
+        self._is_of_spec = True  # else of another image
         self._take(first)
 
-    async def renew(self) -> None:
+    async def renew(self, image: str = "") -> None:
         """As `reset`, but on a machine where nothing of an earlier episode has run, which takes as
-        long as a start. Errors: SandboxStartError, with the old machine as it is then."""
-        await self._replace(self._another)
+        long as a start. Errors: SandboxStartError, with the old machine as it is then.
+
+        image: of that machine; empty: the spec's, as which it goes on after the next reset, restore
+            or renewal.
+        """
+        spec = dataclasses.replace(self.spec, image=image) if image else self.spec
+        await self._replace(lambda: self._another(spec))
+        self._is_of_spec = not image
+
+    async def reset(self) -> None:
+        if self._is_of_spec:
+            await super().reset()
+        else:
+            await self.renew()
+
+    async def restore(self, snapshot: bytes) -> None:
+        if not self._is_of_spec:
+            await self.renew()
+        await super().restore(snapshot)
 
     async def _replace(self, start: Callable[[], Awaitable[AsyncSandbox]]) -> None:
         await self.kill_processes()  # so that what is running ends with a result
@@ -62,5 +84,6 @@ class RenewableSandbox(AsyncSandbox):
 
     def _take(self, other: AsyncSandbox) -> None:
         self._machine, self._proxy, self._doors = other._machine, other._proxy, other._doors
+        self._contents = other._contents
         self._machine.link.accept = self._accept
         self._forget_jobs()

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from ale_jax.sandbox.api import SandboxStartError
+from ale_jax.sandbox.api import ImageMissing, SandboxStartError
 from ale_jax.sandbox.blocking import wait_for
 
 pytestmark = [pytest.mark.each_runtime, pytest.mark.heavy]
@@ -25,7 +25,7 @@ def test_another_machine_takes_over_without_what_the_old_one_had(own_box):
 
 
 def test_the_old_one_stays_where_no_other_can_be_started(own_box):
-    async def refuse():
+    async def refuse(spec):
         await asyncio.sleep(0)
         raise SandboxStartError("no room")
 
@@ -33,3 +33,13 @@ def test_the_old_one_stays_where_no_other_can_be_started(own_box):
     with pytest.raises(SandboxStartError, match="no room"):
         own_box.renew()
     assert own_box.run("echo up").output == "up\n"
+
+
+def test_an_image_that_is_not_there_is_named_and_the_old_machine_stays(own_box):
+    own_box.run("x=3")
+    with pytest.raises(ImageMissing, match="ale-no-such-image"):
+        own_box.renew("ale-no-such-image")
+    with pytest.raises(ValueError, match="'No Image' is not a valid image name"):
+        own_box.renew("No Image")
+    own_box.run("x=$x")
+    assert own_box.alive() and not own_box.run("true").exit_code

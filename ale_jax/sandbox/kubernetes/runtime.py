@@ -87,14 +87,14 @@ class KubernetesRuntime(StartsBlocking):
         """
         refuse_unenforceable(spec)
 
-        async def begin() -> AsyncSandbox:
+        async def begin(spec: SandboxSpec) -> AsyncSandbox:
             name = f"ale-{secrets.token_hex(8)}"
             try:
                 return await self._begin(pod_of(name, spec, labels, self._tools), spec, record)
             except ClusterError as error:
                 raise SandboxStartError(f"kubernetes could not start a pod: {error}") from error
 
-        return RenewableSandbox(await begin(), begin)
+        return RenewableSandbox(await begin(spec), begin)
 
     async def forget(self, snapshot: bytes) -> None:
         """Does nothing: a snapshot is all there is."""

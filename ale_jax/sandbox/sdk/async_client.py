@@ -329,10 +329,10 @@ class AsyncRemoteSandbox(Processes):
         """Resets the sandbox: nothing runs, /work and /tmp are empty."""
         await self._do(protocol.RESET)
 
-    async def replace_machine(self) -> None:
+    async def replace_machine(self, image: str = "") -> None:
         """As `reset`, but on another machine, where nothing of this sandbox has run before. Takes
-        as long as a start."""
-        await self._do(protocol.MACHINE)
+        as long as a start. image: as of `JudgedSandbox.renew`."""
+        await self._do(protocol.MACHINE, body={"image": image})
 
     async def kill_processes(self) -> None:
         """Kills everything that the agent started. Files are kept."""

@@ -213,6 +213,10 @@ class RenewBody(Body):
     )
 
 
+class MachineBody(Body):
+    image: str = Field("", description="Of that machine, up to the next reset; empty: the spec's.")
+
+
 class RestoreBody(Body):
     snapshot: str = Field(description="Id of a snapshot.")
 

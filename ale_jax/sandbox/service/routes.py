@@ -30,6 +30,7 @@ from ale_jax.sandbox.service.bodies import (
     InterruptBody,
     Job,
     JobBody,
+    MachineBody,
     ProcessBody,
     RenewBody,
     RequestId,
@@ -267,10 +268,10 @@ async def reset(id: Id, by: By) -> Response:
 
 
 @serves(command_router, protocol.MACHINE)
-async def replace_machine(id: Id, by: By) -> Response:
+async def replace_machine(id: Id, by: By, body: MachineBody | None = None) -> Response:
     """As a reset, but on another machine, where nothing of the sandbox has run before. It keeps its
     id, and takes as long as a start. After an error it has its old machine."""
-    await by.call(id, "renew")
+    await by.call(id, "renew", image=body.image if body else "")
     return nothing()
 
 

@@ -94,7 +94,7 @@ class Evidence(enum.StrEnum):
 class Verifier:
     """What to run in the sandbox, and how to read the result.
 
-    files: the tests, by path relative to `tests`.
+    files: the tests, by path relative to `tests`; None: those that the image has there.
     command: argv, or a command line for bash.
     evidence: what the reward is taken from.
     tests, report: directories that must be writable by the spec. It is best to list each as a
@@ -106,7 +106,7 @@ class Verifier:
     network: policy while the command runs; None for that of the agent.
     """
 
-    files: Mapping[str, bytes]
+    files: Mapping[str, bytes] | None
     command: Sequence[str] | str
     evidence: Evidence = Evidence.EXIT_CODE
     tests: str = "/tests"
@@ -220,7 +220,8 @@ def _network(sandbox: JudgedSandbox, policy: EgressPolicy | None) -> Iterator[No
 def _lay_out(sandbox: JudgedSandbox, verifier: Verifier) -> None:
     _replace(sandbox, verifier.report, {})
     _replace(sandbox, f"{verifier.report}/{SCRATCH}", {})
-    _replace(sandbox, verifier.tests, verifier.files)
+    if verifier.files is not None:
+        _replace(sandbox, verifier.tests, verifier.files)
 
 
 def _replace(sandbox: JudgedSandbox, directory: str, files: Mapping[str, bytes]) -> None:
@@ -345,6 +346,7 @@ def judge(
     verifier: Verifier,
     restore: Callable[[], None],
     by_name: bool = False,
+    image: str = "",
 ) -> Judgement:
     """Judges what the agent left behind. If there is no verdict, runs the same verifier on the
     untouched task, as a control. If the control has a verdict, the agent's work is the cause.
@@ -354,7 +356,8 @@ def judge(
     because it says only what the host could do at that time.
 
     restore: resets the sandbox and prepares the initial state of the task. by_name: several rewards
-    are a verdict even if none of them is "reward".
+    are a verdict even if none of them is "reward". image: of the control's machine; empty: the
+    sandbox's own.
 
     Raises:
       VerifierFailed: the control has no verdict either.
@@ -364,7 +367,7 @@ def judge(
         return Judgement(_verdict(sandbox, verifier, by_name))
     except VerifierFailed as error:
         missing = error
-    sandbox.renew()
+    sandbox.renew(image)
     restore()
     try:
         _verdict(sandbox, verifier, by_name)

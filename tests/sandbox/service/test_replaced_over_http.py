@@ -2,6 +2,7 @@
 
 import pytest
 
+from ale_jax.sandbox.api import ImageMissing
 from ale_jax.sandbox.spec import WORK
 from tests.sandbox.conftest import SPEC
 from tests.sandbox.service.test_sandboxes_over_http import commands
@@ -29,3 +30,6 @@ def test_another_machine_under_the_same_id_has_seen_nothing(real):
         box.replace_machine()
         assert box.run('ls; echo "$X" $PWD').output == f" {WORK}\n"
         assert box.status().generation == 0 and box.alive()
+        with pytest.raises(ImageMissing, match="ale-no-such-image"):
+            box.replace_machine("ale-no-such-image")
+        assert box.alive()

@@ -22,7 +22,8 @@ BASE = re.compile(r"(?:--platform=\S+\s+)?\S+(?:\s+AS\s+\S+)?", re.IGNORECASE)
 INSTALLS = ("RUN", "ADD", "ARG", "VOLUME", "HEALTHCHECK", "ONBUILD")
 BUILD = (
     "makes an image of its own: build it, and name it in environment.docker_image or by the option "
-    "`images`; if the image has what the Dockerfiles install, set the option `installed`"
+    "`images`, or that of a verifier in verifier.environment.docker_image; if the image has what "
+    "the Dockerfiles install, set the option `installed`"
 )
 
 

@@ -64,10 +64,11 @@ def _verifier(check: Check, sandbox: JudgedSandbox) -> Verifier:
     network = check.reach.policy(sandbox.spec.network)
     if check.pytest:
         return pytest_verifier(files, [check.pytest], check.workdir, check.seconds, network)
-    executable = [path for path, leaf in check.tests.items() if leaf.is_executable or path == TEST]
+    executable = [path for path, leaf in check.tests.items() if leaf.is_executable and path != TEST]
+    executable.append(TEST)
     marked = " ".join(shlex.quote(f"{TESTS}/{path}") for path in executable)
     return Verifier(
-        files=files,
+        files=None if check.image else files,
         command=f"chmod +x {marked} && {TESTS}/{TEST}",
         evidence=Evidence.REPORT,
         tests=TESTS,
@@ -80,7 +81,8 @@ def _verifier(check: Check, sandbox: JudgedSandbox) -> Verifier:
 
 
 def _apart(sandbox: JudgedSandbox, check: Check, is_last: bool) -> Judgement:
-    """Judges the artifacts alone, on a machine where nothing of the policy has run."""
+    """Judges the artifacts alone, on a machine where nothing of the policy has run. Of an image of
+    its own, the sandbox goes back to that of the policy with its next reset."""
     archives, directories = _collected(sandbox, check.artifacts)
     saved = b"" if is_last else sandbox.snapshot()
 
@@ -88,14 +90,14 @@ def _apart(sandbox: JudgedSandbox, check: Check, is_last: bool) -> Judgement:
         assert check.layout
         lay(sandbox, check.layout.files)
 
-    sandbox.renew()
+    sandbox.renew(check.image)
     try:
         restore()
         for directory in directories:
             sandbox.replace_directory(directory, {})
         for archive in archives:
             unpack(sandbox, archive)
-        return judge(sandbox, _verifier(check, sandbox), restore, by_name=True)
+        return judge(sandbox, _verifier(check, sandbox), restore, True, check.image)
     finally:
         if not is_last:
             sandbox.restore(saved)

@@ -64,18 +64,13 @@ def read_machine(table: Fields) -> Machine:
 
 
 def check_alike(verifiers: Machine, agents: Machine, path: str) -> None:
-    """Refuses a verifier's sandbox that differs from the agent's, by its field."""
-    for field, name in (
-        ("image", "docker_image"),
-        ("cpus", "cpus"),
-        ("memory_mb", "memory_mb"),
-        ("storage_mb", "storage_mb"),
-    ):
+    """Refuses a verifier's sandbox of another size than the agent's, by its field."""
+    for field in ("cpus", "memory_mb", "storage_mb"):
         wanted, given = getattr(verifiers, field), getattr(agents, field)
         if wanted and wanted != given:
             raise ValueError(
-                f"{path}.{name} {wanted!r:.80} differs from environment.{name}: a separate "
-                "verifier runs in a sandbox like the policy's"
+                f"{path}.{field} {wanted!r:.80} differs from environment.{field}: a separate "
+                "verifier has as much as the policy"
             )
 
 

@@ -118,6 +118,21 @@ def prepare(sandbox: JudgedSandbox, task: HarborTask, number: int) -> str:
     return next(filter(None, faults), "")
 
 
+_proven: set[str] = set()  # images of verifiers of which this process has had a machine
+
+
+def prove_images(sandbox: JudgedSandbox, task: HarborTask) -> None:
+    """Starts a machine of each image of a verifier once, so that one that is not there is missed
+    before a policy has played. SandboxStartError, with the field, if it is."""
+    for image in {phase.check.image for phase in task.phases} - _proven - {""}:
+        try:
+            sandbox.renew(image)
+        except SandboxStartError as error:
+            field = "verifier.environment.docker_image"
+            raise SandboxStartError(f"task {task.name}: {field} {image!r}: {error}") from error
+        _proven.add(image)
+
+
 def enter(sandbox: JudgedSandbox, task: HarborTask, phase: Phase) -> str:
     """Prepares a phase in the state that the one before has left. Returns what is wrong with that
     state, for which the policy may be the reason; "" if nothing is."""

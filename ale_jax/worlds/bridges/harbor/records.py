@@ -85,7 +85,8 @@ class Check:
 
     tests: the files of /tests. pytest: the one that pytest runs and counts; "" if test.sh writes
     the reward. artifacts: that the fresh sandbox of a separate verifier gets. layout: what that
-    begins with; None if the tests run in the policy's sandbox. workdir: where they run.
+    begins with; None if the tests run in the policy's sandbox. image: of that sandbox, which then
+    has /tests; "" for the policy's. workdir: where they run.
     """
 
     tests: Tree
@@ -97,6 +98,7 @@ class Check:
     hooks: tuple[Hook, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     layout: Layout | None = None
+    image: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-import posixpath
 import re
 from collections.abc import Collection, Sequence
 
 from ale_jax.worlds.bridges.harbor.dockerfile import Layout, Source, layout_of, workdir_of
 from ale_jax.worlds.bridges.harbor.legacy import LEGACY, read_legacy
-from ale_jax.worlds.bridges.harbor.machine import Machine
 from ale_jax.worlds.bridges.harbor.records import (
     SOLVE,
     TEST,
-    TESTS,
     Check,
     HarborTask,
     Phase,
     Place,
 )
+from ale_jax.worlds.bridges.harbor.separate import COMPOSE, DOCKERFILE, separate_sandbox
 from ale_jax.worlds.bridges.harbor.settings import (
     SEPARATE,
     Settings,
@@ -26,10 +24,9 @@ from ale_jax.worlds.bridges.harbor.settings import (
     parse,
     with_published,
 )
-from ale_jax.worlds.bridges.harbor.trees import Leaf, Tree, below, read_text, read_tree
+from ale_jax.worlds.bridges.harbor.trees import Tree, below, read_text, read_tree
 
 SETTINGS, INSTRUCTION, TRAJECTORY = "task.toml", "instruction.md", "trajectory.json"
-DOCKERFILE, COMPOSE = "Dockerfile", "docker-compose.yaml"
 # Marks of benchmarks, by which a text is found in training corpora. No agent is told them.
 CANARY = re.compile(r"<!--.*canary.*-->|#.*canary.*", re.IGNORECASE)
 
@@ -165,50 +162,28 @@ def _check(source: Source, settings: Settings, place: Place, step: StepSettings 
     shared_tests = read_tree(source.path, "tests")
     own_tests = read_tree(source.path, f"steps/{step.name}/tests") if step else {}
     tests: Tree = {**shared_tests, **own_tests}
-    layout, reach = None, settings.machine.reach
+    where, reach = None, settings.machine.reach
     env = {name: value for each in both for name, value in each.env.items()}
     if modes[-1:] == [SEPARATE]:
+        where = separate_sandbox(source, settings, place, step)
+        tests = tests if where.tests is None else where.tests
         machine = next((each.machine for each in reversed(both) if each.machine), None)
-        layout, tests = _separate(source, place, machine, step, tests)
         reach = machine.reach if machine else reach
-        env = {**layout.env, **env}
-    if TEST not in tests:
+        env = {**where.layout.env, **env}
+    if TEST not in tests and not (where and where.image):
         raise ValueError(f"{f'steps/{step.name}/' if step else ''}tests/{TEST} is missing")
     artifacts = (*settings.artifacts, *(step.artifacts if step else ()))
     return Check(
         tests=tests,
-        workdir=layout.workdir if layout else place.layout.workdir,
+        workdir=where.layout.workdir if where else place.layout.workdir,
         seconds=judging.seconds,
         env=env,
         reach=judging.reach or settings.judging.reach or reach,
         hooks=tuple(hook for each in both for hook in each.hooks),
-        artifacts=with_published(artifacts, place.layout.workdir) if layout else (),
-        layout=layout,
+        artifacts=with_published(artifacts, place.layout.workdir) if where else (),
+        layout=where.layout if where else None,
+        image=where.image if where else "",
     )
-
-
-def _separate(
-    source: Source, place: Place, machine: Machine | None, step: StepSettings | None, tests: Tree
-) -> tuple[Layout, Tree]:
-    """Returns what is laid out in the sandbox of a separate verifier, and its tests."""
-    own = [f"steps/{step.name}/tests"] if step else []
-    layout = place.layout
-    for directory in (*own, "tests"):
-        if (source.path / directory / COMPOSE).exists():
-            raise ValueError(f"{directory}/{COMPOSE} makes more than one container")
-        if (source.path / directory / DOCKERFILE).exists():
-            layout = layout_of(source, f"{directory}/{DOCKERFILE}")
-            tests = _below_tests(layout.files)
-            break
-    workdir = (machine and machine.workdir) or layout.workdir or place.layout.workdir
-    env = {**layout.env, **(machine.env if machine else {})}
-    files = {p: leaf for p, leaf in layout.files.items() if not p.startswith(f"{TESTS}/")}
-    return Layout(workdir, env, files), tests
-
-
-def _below_tests(files: Tree) -> dict[str, Leaf]:
-    found = ((posixpath.relpath(path, TESTS), leaf) for path, leaf in files.items())
-    return {path: leaf for path, leaf in found if not path.startswith("..")}
 
 
 def _without_canary(text: str) -> str:

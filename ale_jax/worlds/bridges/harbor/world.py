@@ -17,7 +17,7 @@ from ale_jax.sandbox.verify.verifier import REMEDY, REWARD, has_pytest
 from ale_jax.worlds.api import Message, Rewards, Step, World
 from ale_jax.worlds.bridges.harbor.dockerfile import Source
 from ale_jax.worlds.bridges.harbor.judging import judged
-from ale_jax.worlds.bridges.harbor.place import OPEN, Room, enter, prepare, spec_of
+from ale_jax.worlds.bridges.harbor.place import OPEN, Room, enter, prepare, prove_images, spec_of
 from ale_jax.worlds.bridges.harbor.records import SOLUTION, SOLVE, HarborTask, Phase
 from ale_jax.worlds.bridges.harbor.registry import task_folders
 from ale_jax.worlds.bridges.harbor.rewards import ByName, falls_short, paid, total
@@ -142,6 +142,7 @@ class Harbor(World):
         task: HarborTask = item["task"]
         if any(phase.check.pytest for phase in task.phases) and not has_pytest(sandbox):
             raise ValueError(f"the sandbox has no pytest to judge with: {REMEDY}")
+        prove_images(sandbox, task)
         if fault := prepare(sandbox, task, 0):
             raise SandboxStartError(f"task {task.name}: {fault}")
         self._sandbox, self._task, self._number = sandbox, task, 0

@@ -73,14 +73,6 @@ NOT_HERE = {
         environment("network_mode = 'allowlist'\nallowed_hosts = ['192.0.2.0/24']"),
         r"environment.allowed_hosts \['192.0.2.0/24'\] has a range of addresses",
     ),
-    "another image to judge in": (
-        verifier("environment = {docker_image = 'x'}"),
-        r"verifier.environment.docker_image 'x' differs from environment.docker_image",
-    ),
-    "another image to judge a step in": (
-        step("verifier = {environment = {docker_image = 'x'}}"),
-        r"steps\[0\].verifier.environment.docker_image 'x' differs from",
-    ),
     "more memory to judge in": (
         verifier("environment = {memory_mb = 4096}"),
         r"verifier.environment.memory_mb 4096 differs from",

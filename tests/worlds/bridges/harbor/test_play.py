@@ -1,5 +1,9 @@
 """What a policy meets in a task, and what it cannot do to its verdict."""
 
+import io
+import tarfile
+
+import docker
 import pytest
 
 from ale_jax.sandbox.api import SandboxStartError
@@ -7,6 +11,7 @@ from ale_jax.sandbox.egress.policy import EgressPolicy
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.worlds.api import Message, NoVerdictError, VerifierError
 from ale_jax.worlds.bridges.harbor.world import NEXT
+from tests.runtimes import picked
 from tests.worlds.bridges.harbor.folders import (
     APART,
     GIVES,
@@ -137,6 +142,58 @@ def test_a_separate_verifier_sees_artifacts_alone(runtime, tmp_path):
         assert played(world, run(LEAVES_ARTIFACTS), run(hostile), FINISH).reward == 1.0
         left = box.exec("cd /app; find . -type f; ls out").stdout.split()
         assert sorted(left) == ["./answer", "./given", "./out/yes", "yes"]
+
+
+OF_ITS_OWN = {
+    "task.toml": f"{TOML}artifacts = ['answer']\n[verifier.environment]\n"
+    "docker_image = 'ale-test-verifier'\nworkdir = '/app'\n[[steps]]\nname = 'one'\n"
+    "[[steps]]\nname = 'two'\n[steps.verifier]\nenvironment_mode = 'shared'\n"
+    "env = {WANTED = '2'}\n",
+    **OF_STEPS,
+}
+RECIPE = "FROM ale-shell\nCOPY test.sh /tests/\nCOPY test.sh /opt/verifiers\n"
+JUDGES_ALONE = """#!/bin/bash
+[ -e /opt/verifiers ] && [ -e /app/answer ] && [ ! -e /app/secret ] && reward=1 || reward=0
+echo $reward > /logs/verifier/reward.txt
+"""
+
+
+@pytest.fixture(scope="module")
+def own_image():
+    """An image of the shell tasks that a verifier needs, with its tests and a mark."""
+    picked("docker", SandboxSpec())
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w") as archive:
+        for path, text in (("Dockerfile", RECIPE), ("test.sh", JUDGES_ALONE)):
+            entry = tarfile.TarInfo(path)
+            entry.size, entry.mode = len(text), 0o755
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    context.seek(0)
+    api = docker.from_env().api
+    told = list(api.build(fileobj=context, custom_context=True, tag="ale-test-verifier", rm=True))
+    assert b"Successfully tagged" in told[-1], told
+    yield
+    api.remove_image("ale-test-verifier")
+
+
+@pytest.mark.slow
+@pytest.mark.heavy
+def test_a_verifier_has_an_image_and_tests_of_its_own(own_image, tmp_path):
+    with begun(picked("docker", SandboxSpec()), tmp_path, OF_ITS_OWN) as (world, _):
+        looks = "touch secret; ls /opt /tests"
+        assert world.step(run(looks)).observation == "/opt:\n\n/tests:"
+        second = played(world, run("echo 1 > answer"), FINISH)
+        assert not second.done
+        left = "ls secret answer /opt; cat number.txt"
+        assert world.step(run(left)).observation == "answer\nsecret\n\n/opt:\n2"
+        assert played(world, run("echo 2 > answer"), FINISH).reward == 1.0
+
+
+def test_a_verifiers_image_that_is_not_there_is_missed_before_anything_is_played(runtime, tmp_path):
+    changes = {"task.toml": f"{TOML}[verifier.environment]\ndocker_image = 'ale-nowhere'\n"}
+    words = r"task one: verifier.environment.docker_image 'ale-nowhere': .*ale-nowhere"
+    with pytest.raises(SandboxStartError, match=words), begun(runtime, tmp_path, changes):
+        pass
 
 
 def test_what_is_no_artifact_is_there_in_the_next_step(runtime, tmp_path):
