@@ -165,8 +165,9 @@ def topology_mesh(config: RunConfig, slices: int) -> Mesh:
 
 
 def learner_programs(config: RunConfig, mesh: Mesh) -> Iterator[tuple[str, Any]]:
-    """(name, lowered program) of what the devices compute in a step. Publishing has one program for
-    each form of layer, and one for what is outside of the layers."""
+    """(name, lowered program) of what the devices compute in a step. An update and publishing have
+    one program for each form of layer, and one for what is outside of the layers; the first of an
+    update computes the gradient's norm."""
     learn, policy = config.learn, config.model.policy_shape(config.tokenizer.vocab_size)
     optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
     model = ModelSpec(policy, mesh, learn, config.lora, learn.balance_weight)
@@ -179,7 +180,8 @@ def learner_programs(config: RunConfig, mesh: Mesh) -> Iterator[tuple[str, Any]]
         sums = jax.tree.map(lambda x: everywhere(mesh, x.shape, x.dtype), sums)
         grads = jax.tree.map(lambda _, weight: weight, grads, moved)
         yield "gradient", step.add_gradient.lower((grads, sums), *args)
-        yield "update", step.update.lower(grads, state.opt_state, moved, state.step, sums["loss"])
+        update = step.update.lower(grads, state.opt_state, moved, state.step, sums["loss"])
+        yield from ((f"update {number}", each) for number, each in enumerate(update))
         dtype, stored_as = learn.compute_dtype, config.engine.weights
         parts = {shape: part for part, shape in in_parts(state.params, policy)}
         for number, (shape, part) in enumerate(parts.items()):

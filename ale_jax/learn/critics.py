@@ -23,7 +23,7 @@ from ale_jax.config.algo import AlgoConfig
 from ale_jax.config.critics import CriticsHypers
 from ale_jax.config.model import Compute, PolicyShape
 from ale_jax.data.selection import select_segments
-from ale_jax.learn.finite import SKIPPED
+from ale_jax.learn.finite import BROKEN, SKIPPED
 from ale_jax.learn.rows import own_rows, to_device, with_rows
 from ale_jax.learn.state import TrainState, abstract_begun, abstract_weights, begin, table_optimizer
 from ale_jax.learn.step import Metrics, ModelSpec, UpdateStep
@@ -36,8 +36,10 @@ from ale_jax.model.policy import HEAD, token_values, value_table
 from ale_jax.model.sharding import table_shardings
 from ale_jax.records import Batch
 
-# Metrics of a step: the critics' updates that were not finite, and the critics that made no other.
+# Metrics of a step: the critics' updates that were not finite, and the critics that made no other,
+# or whose weights are not finite.
 CRITIC_SKIPPED, CRITICS_WITHOUT_UPDATE = "critic_skipped_updates", "critics_without_update"
+CRITICS_BROKEN = "critics_with_broken_weights"
 
 
 def critic_model(hp: CriticsHypers, policy: ModelSpec) -> ModelSpec:
@@ -177,6 +179,7 @@ def learn_values(
         "critic_grad_norm": float(max(sums["grad_norm"] for sums in every_sums)),
         CRITIC_SKIPPED: sum(int(sums[SKIPPED]) for sums in every_sums),
         CRITICS_WITHOUT_UPDATE: sum(all(bool(sums[SKIPPED]) for sums in own) for own in on_host),
+        CRITICS_BROKEN: sum(bool(own[-1][BROKEN]) for own in on_host),
     }
 
 

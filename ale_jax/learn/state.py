@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from ale_jax.config.model import FULL, LoraShape, PolicyShape
 from ale_jax.config.optimizer import OptimizerHypers
+from ale_jax.learn.clip import clip_by_norm
 from ale_jax.learn.schedule import decay_from_event, decayed, rate_schedule
 from ale_jax.model.lora import new_adapters, trained, trained_table
 from ale_jax.model.params import Param, Params, init_params, is_param
@@ -74,7 +76,7 @@ def table_optimizer(
             adam_learning_rate=schedule(hp.learning_rate),
             muon_weight_dimension_numbers=_matrices(table),
         )
-    steps = [optax.clip_by_global_norm(hp.clip_norm), update]
+    steps = [clip_by_norm(hp.clip_norm), update]
     return optax.chain(*steps, *[decay_from_event(decay)] * bool(hp.decay_success))
 
 
@@ -89,14 +91,22 @@ def _adafactor(hp: OptimizerHypers, rate: optax.Schedule) -> optax.GradientTrans
     )
 
 
-def _matrices(table: Params) -> Params:
-    """Returns, for each weight, which of its dims are the rows and columns of a matrix; None
-    without."""
+def _matrices(table: Params) -> Callable[[Params], Params]:
+    """Makes a function that returns, for each of some weights of the table, which of its dims are
+    the rows and columns of a matrix; None without. It does not depend on a layer's number."""
+    described = jax.tree_util.tree_leaves_with_path(table, is_leaf=is_param)
+    matrix = {_names(path): param.matrix for path, param in described}
 
-    def dims(param: Param) -> optax.contrib.MuonDimensionNumbers | None:
-        return param.matrix and optax.contrib.MuonDimensionNumbers(*param.matrix)
+    def dims(path: tuple[Any, ...], weight: Any) -> optax.contrib.MuonDimensionNumbers | None:
+        del weight
+        found = matrix[_names(path)]
+        return found and optax.contrib.MuonDimensionNumbers(*found)
 
-    return jax.tree.map(dims, table, is_leaf=is_param)
+    return lambda weights: jax.tree_util.tree_map_with_path(dims, weights)
+
+
+def _names(path: tuple[Any, ...]) -> tuple[str, ...]:
+    return tuple(key.key for key in path if isinstance(key, jax.tree_util.DictKey))
 
 
 def last_rate(hp: OptimizerHypers, updates: int, state: TrainState) -> float:

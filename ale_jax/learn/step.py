@@ -20,9 +20,9 @@ from ale_jax.config.algo import AlgoConfig
 from ale_jax.config.learn import Shape
 from ale_jax.config.model import FLOAT32, FULL, Compute, LoraShape, PolicyShape
 from ale_jax.data.packing import Sample, pack
-from ale_jax.learn.finite import BROKEN, SKIPPED, all_finite, choose
 from ale_jax.learn.rows import to_device
-from ale_jax.learn.state import TrainState, abstract_trained, place_moments
+from ale_jax.learn.state import TrainState, abstract_trained
+from ale_jax.learn.update import Update
 from ale_jax.model.compute import EXACT
 from ale_jax.model.guides import SamplingMasks
 from ale_jax.model.lora import trained, with_trained
@@ -170,30 +170,8 @@ class UpdateStep:
             *found, tokens = gradient_of(*args)
             return jax.tree.map(jnp.add, total, tuple(found)), tokens
 
-        # The gradient is donated: the new weights reuse its memory.
-        @functools.partial(
-            jax.jit,
-            out_shardings=(trained_places, place_moments(optimizer, weights, mesh), None, None),
-            donate_argnums=(0, 1),
-        )
-        def update(
-            grads: Params,
-            opt_state: optax.OptState,
-            moved: Params,
-            step: jax.Array,
-            loss: jax.Array,
-        ) -> tuple[Params, optax.OptState, jax.Array, Metrics]:
-            norm = optax.tree.norm(grads)
-            updates, new_opt_state = optimizer.update(grads, opt_state, moved)
-            new = optax.apply_updates(moved, updates)
-            # On the device, so that the host need not wait for the step before it dispatches the
-            # next.
-            fine = jnp.isfinite(norm) & jnp.isfinite(loss) & all_finite(new)
-            new, opt_state = choose(fine, (new, new_opt_state), (moved, opt_state))
-            sums = {"grad_norm": norm, SKIPPED: ~fine, BROKEN: ~all_finite(new)}
-            return new, opt_state, step + fine, sums
-
-        self.nothing, self.add_gradient, self.update = nothing, add_gradient, update
+        self.nothing, self.add_gradient = nothing, add_gradient
+        self.update = Update(optimizer, weights, mesh)
 
     def __call__(
         self, state: TrainState, batches: Sequence[Any], loss_denominator: float | np.float32

@@ -19,7 +19,7 @@ MIN_SECONDS = 1.0  # programs other than the known ones are reported from this c
 # Name of the function under jax.jit -> the program's name in messages.
 PROGRAMS = {
     "add_gradient": "the training step: gradient of a microbatch",
-    "update": "the training step: the optimizer's update",
+    "update_part": "the training step: the optimizer's update",
     "prefill_and_decode": "the engine: prefill and decode",
     "probability": "the warm start's probe of success",
 }

@@ -10,8 +10,8 @@ import jax
 
 from ale_jax.config.learn import Shape
 from ale_jax.config.run import RunConfig
-from ale_jax.learn.critics import CRITICS_WITHOUT_UPDATE
-from ale_jax.learn.finite import SKIPPED, SkippedUpdates
+from ale_jax.learn.critics import CRITICS_BROKEN, CRITICS_WITHOUT_UPDATE
+from ale_jax.learn.finite import BROKEN, SKIPPED, SkippedUpdates
 from ale_jax.learn.learner import Learner
 from ale_jax.learn.step import fresh_batches, train_rollout_logp_diff
 from ale_jax.records import Trajectory
@@ -88,7 +88,9 @@ def train_loop(
             metrics["learning_rate"] = learner.learning_rate()
         # Of a critic's updates of one step, some may be skipped while the others train it.
         if CRITICS_WITHOUT_UPDATE in metrics:
-            critics_skipped.note({SKIPPED: metrics[CRITICS_WITHOUT_UPDATE]}, cursor.step + 1)
+            of_critics = {SKIPPED: CRITICS_WITHOUT_UPDATE, BROKEN: CRITICS_BROKEN}
+            found = {name: metrics[figure] for name, figure in of_critics.items()}
+            critics_skipped.note(found, cursor.step + 1)
         if version % LOGP_DIFF_EVERY_STEPS == 0:
             # Trained groups are often a version old; the buffer holds trajectories of this version.
             known = [*(t for group in groups for t in group.members), *feed.held()]

@@ -69,7 +69,7 @@ def why_untrained(report: StepReport, values: Mapping[str, Any]) -> str:
         remedy = {0.0: HARDER, 1.0: EASIER}.get(values["success"])
         return f"{same}, and {remedy}"
     if values["skipped_updates"]:
-        return "loss, gradient or weights were not finite"
+        return "loss or gradient was not finite"
     if values["masked_share"] == 1.0:
         return (
             "the mismatch filter masks every token: compare old_rollout_logp_diff in "

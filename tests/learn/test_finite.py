@@ -15,7 +15,12 @@ from ale_jax.config.hardware import MeshShape
 from ale_jax.config.learn import Shape
 from ale_jax.data.packing import pack_all
 from ale_jax.errors import RunFailed
-from ale_jax.learn.critics import CRITIC_SKIPPED, CRITICS_WITHOUT_UPDATE, learn_values
+from ale_jax.learn.critics import (
+    CRITIC_SKIPPED,
+    CRITICS_BROKEN,
+    CRITICS_WITHOUT_UPDATE,
+    learn_values,
+)
 from ale_jax.learn.finite import BROKEN, SKIPPED, SkippedUpdates
 from ale_jax.learn.state import begin, init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec, UpdateStep, make_train_step
@@ -45,11 +50,12 @@ def toy_step():
     everywhere = NamedSharding(mesh, PartitionSpec())
 
     def weights():
-        return {"w_D": jax.device_put(jnp.full(3, 2.0), everywhere)}
+        return {"layers": [{"w_D": jax.device_put(jnp.full(3, 2.0), everywhere)}]}
 
     def gradient_of(moved, params, arrays, loss_denominator, share):
         factor = arrays["gradient_BT"].max()
-        return {"w_D": factor * moved["w_D"]}, {"loss": arrays["loss_BT"].max()}, None
+        grads = jax.tree.map(lambda w: factor * w, moved)
+        return grads, {"loss": arrays["loss_BT"].max()}, None
 
     step = UpdateStep(gradient_of, optimizer, weights(), mesh)
 
@@ -83,16 +89,21 @@ def test_an_infinite_gradient_leaves_weights_moments_and_count_as_they_were(trai
         (0.5, 3.0, True),  # the new weight is 2 - 1e38 * 0.5 * 2
         (0.5, np.nan, False),
         (0.5, np.inf, False),
-        (10.0, 3.0, False),  # 2e39 is more than float32 holds
         (np.nan, 3.0, False),
+        (2e19, 3.0, False),  # its square is more than float32 holds
     ],
 )
-def test_loss_gradient_and_new_weights_must_all_be_finite(toy_step, gradient, loss, applied):
+def test_loss_and_gradient_must_be_finite(toy_step, gradient, loss, applied):
     state, sums = toy_step(gradient, loss)
     assert (bool(sums[SKIPPED]), bool(sums[BROKEN])) == (not applied, False)
     weight = np.float32(-1e38 if applied else 2.0)
-    np.testing.assert_array_equal(state.params["w_D"], np.full(3, weight))
+    np.testing.assert_array_equal(state.params["layers"][0]["w_D"], np.full(3, weight))
     assert state.step == applied
+
+
+def test_an_update_after_which_weights_are_not_finite_is_told(toy_step):
+    _, sums = toy_step(10.0, 3.0)  # the new weight is 2 - 2e39
+    assert not sums[SKIPPED] and sums[BROKEN]
 
 
 def test_weights_that_are_not_finite_are_told_from_an_update_that_is_not(training):
@@ -116,10 +127,13 @@ def test_only_skipped_updates_in_a_row_end_the_run():
 
 def test_a_critic_is_without_update_if_all_of_its_updates_of_a_step_were_skipped():
     skipped = {0: iter([True, False]), 1: iter([True, True])}
+    broken = {0: False, 1: True}
 
     def update(some, number, tokens):
-        return {"tokens": tokens, "squares": 0.0, "grad_norm": 0.0, SKIPPED: next(skipped[number])}
+        figures = {"tokens": tokens, "squares": 0.0, "grad_norm": 0.0}
+        return figures | {SKIPPED: next(skipped[number]), BROKEN: broken[number]}
 
     hp = CriticsHypers(count=2, epochs=2)
     figures = learn_values(rewarded_batches(), hp, gae(), update)
     assert (figures[CRITIC_SKIPPED], figures[CRITICS_WITHOUT_UPDATE]) == (3, 1)
+    assert figures[CRITICS_BROKEN] == 1

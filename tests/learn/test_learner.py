@@ -7,7 +7,7 @@ import numpy as np
 from ale_jax.config.critics import CriticsHypers
 from ale_jax.config.learn import LearnConfig
 from ale_jax.data.replay import Group
-from ale_jax.learn.finite import SKIPPED
+from ale_jax.learn.finite import BROKEN, SKIPPED
 from ale_jax.learn.learner import Learner, LearnerOptions
 from benchmarks.laboratory.credit import arm
 from tests.data.make_trajectories import make_trajectory, make_turn
@@ -37,7 +37,7 @@ class Trainer:
         return {}
 
     def update_critic(self, batches, *, number, tokens):
-        return {"tokens": tokens, "squares": 0.0, "grad_norm": 0.0, SKIPPED: 0}
+        return {"tokens": tokens, "squares": 0.0, "grad_norm": 0.0, SKIPPED: 0, BROKEN: 0}
 
 
 class Recorder(Trainer):

@@ -177,7 +177,8 @@ def test_the_gradient_holds_the_routers_balance_by_its_weight_and_the_microbatch
 
 def test_what_is_computed_per_microbatch_is_averaged_over_them():
     mesh, optimizer = _mesh(), optax.sgd(1.0)
-    weights = {"w_D": jax.device_put(np.zeros(3, np.float32), NamedSharding(mesh, PartitionSpec()))}
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    weights = {"layers": [{"w_D": jax.device_put(np.zeros(3, np.float32), everywhere)}]}
 
     def gradient_of(moved, params, arrays, loss_denominator, share):
         return moved, {"loss": share * arrays["balance_BT"].max()}, None

@@ -10,8 +10,8 @@ import pytest
 from ale_jax.data.journal import Journal
 from ale_jax.data.staleness import Drop, StalenessGate
 from ale_jax.errors import RunFailed
-from ale_jax.learn.critics import CRITIC_SKIPPED, CRITICS_WITHOUT_UPDATE
-from ale_jax.learn.finite import SKIPPED
+from ale_jax.learn.critics import CRITIC_SKIPPED, CRITICS_BROKEN, CRITICS_WITHOUT_UPDATE
+from ale_jax.learn.finite import BROKEN, SKIPPED
 from ale_jax.system.group_feed import FAILED_STEPS, GroupFeed, take_groups
 from ale_jax.system.rollouts.scheduler import RolloutScheduler
 from ale_jax.system.tasks import Cursor, GroupStream
@@ -154,16 +154,33 @@ def reports_of(steps, folder, workers=None, **rl):
     return reports
 
 
+GOOD_CRITICS = {CRITICS_WITHOUT_UPDATE: 0, CRITICS_BROKEN: 0}
+IDLE_CRITICS = GOOD_CRITICS | {CRITICS_WITHOUT_UPDATE: 1}
+
+
 @pytest.mark.parametrize(
     ("skipped", "remedy"),
     [
         (({SKIPPED: True}, {}), "rl_optimizer"),
-        (({SKIPPED: False}, {CRITICS_WITHOUT_UPDATE: 1}), r"critics\.optimizer"),
+        (({SKIPPED: False}, IDLE_CRITICS), r"critics\.optimizer"),
     ],
 )
 def test_updates_that_are_not_finite_again_and_again_end_the_run(tmp_path, skipped, remedy):
     with pytest.raises(RunFailed, match=rf"step 3: 3 .* in a row .*{remedy}"):
         reports_of([skipped] * 6, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("broken", "remedy"),
+    [
+        (({SKIPPED: False, BROKEN: True}, {}), "rl_optimizer"),
+        (({SKIPPED: False}, GOOD_CRITICS | {CRITICS_BROKEN: 1}), r"critics\.optimizer"),
+    ],
+)
+def test_weights_that_are_not_finite_end_the_run(tmp_path, broken, remedy):
+    good = ({SKIPPED: False}, GOOD_CRITICS)
+    with pytest.raises(RunFailed, match=rf"step 2: the weights are not finite.*{remedy}"):
+        reports_of([good, broken], tmp_path)
 
 
 @pytest.mark.parametrize(("stragglers", "abandoned"), [("wait", []), ("drop", [0])])
@@ -178,8 +195,8 @@ def test_a_step_waits_for_a_slow_group_or_it_is_dropped(tmp_path, stragglers, ab
 
 @pytest.mark.heavy
 def test_updates_that_are_not_finite_once_in_a_while_do_not(tmp_path):
-    good = ({SKIPPED: False}, {CRITICS_WITHOUT_UPDATE: 0, CRITIC_SKIPPED: 1})
-    bad = ({SKIPPED: True}, {CRITICS_WITHOUT_UPDATE: 1, CRITIC_SKIPPED: 2})
+    good = ({SKIPPED: False}, GOOD_CRITICS | {CRITIC_SKIPPED: 1})
+    bad = ({SKIPPED: True}, IDLE_CRITICS | {CRITIC_SKIPPED: 2})
     reports = reports_of([bad, bad, good, bad, bad, good], tmp_path)
     assert [report.cursor.step for report in reports] == [1, 2, 3, 4, 5, 6]
     assert [report.extra[CRITIC_SKIPPED] for report in reports] == [2, 2, 1, 2, 2, 1]

@@ -69,7 +69,7 @@ def test_steps_in_which_critics_learn_alone_are_as_the_config_asks():
         (step(rewards=((0.0, 0.0), (1.0, 1.0))), "in each group all episodes earned the same"),
         (step(IDLE | {"masked_tokens": np.float32(8)}), "the mismatch filter masks every token"),
         (step(IDLE | {"clipped_tokens": np.float32(8)}), "every token is clipped"),
-        (step(LEARNS | {"skipped_updates": np.True_}), "gradient or weights were not finite"),
+        (step(LEARNS | {"skipped_updates": np.True_}), "loss or gradient was not finite"),
         (step(IDLE), "see algo.loss.negative_weight"),
     ],
 )
