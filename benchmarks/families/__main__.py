@@ -1,0 +1,40 @@
+"""What does a model of any family cost before it does something?
+
+    python -m benchmarks.families [--quick] [--only=PART,...]
+
+compile: CPU seconds until the optimizer's update of 30 layers is compiled, divided by those of
+`optax.adamw` alone, of the same weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.credit_step import about
+from benchmarks.families import update_compile
+
+# Name -> the part that prints a table and returns its figures. The argument is `--quick`.
+PARTS: dict[str, Callable[[bool], dict[str, Any]]] = {"compile": update_compile.measure}
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between them")
+    options = parser.parse_args(arguments)
+    chosen = options.only.split(",")
+    if unknown := set(chosen) - set(PARTS):
+        parser.error(f"--only={options.only}: there is no {min(unknown)} among {', '.join(PARTS)}")
+    figures: dict[str, Any] = {}
+    for name in chosen:
+        figures |= PARTS[name](options.quick)
+    print(json.dumps(about(f"python -m benchmarks.families --only={options.only}") | figures))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
