@@ -107,16 +107,19 @@ def play(
         solved_at=world.solved_at,
         rewards=world.rewards,
         metrics=playing.metrics,
-        # Of training, the ledger has all that is needed, in tokens.
-        told=() if key.is_trained_on else _told(recorded.messages, playing.failed_replies),
+        # To train on it, the ledger has all that is needed, in tokens.
+        told=_told(recorded.messages, playing.failed_replies, key.num_prefix_turns)
+        if limits.record_episodes or not key.is_trained_on
+        else (),
     )
 
 
 def _told(
-    messages: Sequence[Message], failed: Collection[int]
+    messages: Sequence[Message], failed: Collection[int], given: int
 ) -> tuple[tuple[str, str, bool], ...]:
-    """failed: which of the replies, from 0, met an error."""
-    replies = itertools.count()
+    """failed: which of the policy's own replies, from 0, met an error. given: replies of a prefix,
+    which come before these."""
+    replies = itertools.count(-given)
     return tuple(
         (each.role, each.content, each.role == "assistant" and next(replies) in failed)
         for each in messages

@@ -43,6 +43,11 @@ class AgentLimits(Settings):
         at_most=1.0,
         remedy="0 is off, 1 replays all",
     )
+    record_episodes: bool = setting(
+        False,
+        "the episodes of each step are written with their conversations into episodes/train_STEP "
+        "of the run's folder, of which `ale-jax export --episodes` makes other formats.",
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -102,22 +102,25 @@ def record_of(
         seconds=episode.seconds,
         metadata=_metadata(families, key.task),
         world_digest=_digests(families)[family.name],
-        messages=_told(episode) or [{"role": m.role, "content": m.content} for m in messages],
+        messages=messages_of(episode) or [{"role": m.role, "content": m.content} for m in messages],
         tools=family.offer(key.task).tools,
     )
 
 
-def _told(episode: Episode) -> list[dict[str, Any]]:
-    """The conversation. Who learns from it leaves out replies that were cut before they held an
+def messages_of(episode: Episode) -> list[dict[str, Any]]:
+    """Returns the conversation as it is written down; [] if the episode does not tell it. Who
+    learns from it leaves out replies of a prefix, and those that were cut before they held an
     action (`weight` 0), and may leave out those that met an error."""
     messages: list[dict[str, Any]] = []
-    replies = itertools.count()
+    replies = itertools.count(-episode.key.num_prefix_turns)
     for role, text, has_failed in episode.told:
         message: dict[str, Any] = {"role": role, "content": text}
         if has_failed:
             message["is_error"] = True
-        if role == "assistant" and next(replies) in (episode.cut_replies or ()):
-            message["weight"] = 0
+        if role == "assistant":
+            number = next(replies)
+            if number < 0 or number in (episode.cut_replies or ()):
+                message["weight"] = 0
         messages.append(message)
     return messages
 

@@ -14,6 +14,7 @@ from ale_jax.files import read_json, write_json
 
 EVALUATIONS_FILE = "evaluations.json"
 EVALS_DIR = "evals"  # a folder for each evaluation, with its episodes
+EPISODES_DIR, TRAINED = "episodes", "train_"  # a folder for each step that was recorded
 WARM_START = "warm_start"
 FINAL = "final"
 
@@ -105,6 +106,15 @@ def cut_evaluations(workdir: Path, step: int | None) -> None:
             shutil.rmtree(Path(workdir) / EVALS_DIR / evaluation.name, ignore_errors=True)
     if len(kept) < len(recorded):
         write_evaluations(workdir, kept)
+
+
+def cut_episodes(workdir: Path, step: int | None) -> None:
+    """Removes the episodes of steps that a run makes again which goes on after `step`. None: it
+    starts anew."""
+    for folder in Path(workdir, EPISODES_DIR).glob(f"{TRAINED}*"):
+        number = folder.name.removeprefix(TRAINED)
+        if number.isdecimal() and int(number) > (step or 0):
+            shutil.rmtree(folder)
 
 
 def write_evaluations(workdir: Path, evaluations: Iterable[Evaluation]) -> None:

@@ -27,7 +27,7 @@ from ale_jax.records import Task
 from ale_jax.sandbox.api import Runtime
 from ale_jax.system.collector import spared_by_collector
 from ale_jax.system.compilation import STARTED, environment, keep_compiled
-from ale_jax.system.evaluated import write_episodes
+from ale_jax.system.evaluated import write_episodes, write_trained
 from ale_jax.system.group_feed import GroupFeed, Snapshot
 from ale_jax.system.hosts.commands import Processes
 from ale_jax.system.rollouts.opening import Rollouts, open_rollouts
@@ -234,6 +234,9 @@ class Run:
         values = self.logger.rl_step(step, rollouts.workers, tokens, limit)
         self.untrained.note(step, values)
         self.logger.sample_trajectories(step, config.algo.mismatch)
+        if config.agent.record_episodes:
+            families = self.setting.schedule.families
+            write_trained(self.setting.path, step.cursor.step, families, step.groups)
         self._evaluate_if_due(step.cursor)
 
     def check_stop(self) -> None:

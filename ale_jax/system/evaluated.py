@@ -1,4 +1,5 @@
-"""The episodes of an evaluation that a run has played, written down as `ale-jax eval` does."""
+"""The episodes that a run has played, written down as `ale-jax eval` does: those of an evaluation,
+and those of a step."""
 
 from __future__ import annotations
 
@@ -7,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ale_jax.config.engine import Sampling
+from ale_jax.data.replay import Group
 from ale_jax.evaluation.episodes import EpisodeRecord, EpisodeWriter
 from ale_jax.evaluation.plan import claim, described
 from ale_jax.evaluation.players import record_of
-from ale_jax.monitor.evaluations import EVALS_DIR
+from ale_jax.monitor.evaluations import EPISODES_DIR, EVALS_DIR, TRAINED
 from ale_jax.records import Trajectory
 from ale_jax.worlds.api import Message
 from ale_jax.worlds.families import Families, Family
@@ -41,6 +43,18 @@ def write_episodes(
     with EpisodeWriter(folder) as writer:
         for trajectory in trajectories:
             writer.write(record_of_trajectory(families, trajectory))
+
+
+def write_trained(path: Path, step: int, families: Families, groups: Sequence[Group]) -> None:
+    """Writes the episodes of a step's new groups in which the policy has written something. path:
+    of the run."""
+    folder = path / EPISODES_DIR / f"{TRAINED}{step}"
+    folder.mkdir(parents=True)
+    new = [each for group in groups if not group.is_reused for each in group.members]
+    with EpisodeWriter(folder) as writer:
+        for trajectory in new:
+            if trajectory.sampled_turns:
+                writer.write(record_of_trajectory(families, trajectory))
 
 
 def record_of_trajectory(families: Families, trajectory: Trajectory) -> EpisodeRecord:

@@ -25,6 +25,7 @@ from ale_jax.monitor.evaluations import (
     Evaluation,
     FamilyResult,
     Summary,
+    cut_episodes,
     cut_evaluations,
     read_evaluations,
     wilson_interval,
@@ -86,6 +87,7 @@ class RunLogger:
         clock: Callable[[], float] = time.monotonic,
     ):
         cut_evaluations(workdir, checkpoint_step)
+        cut_episodes(workdir, checkpoint_step)
         # Without a checkpoint the warm start is repeated, and so are its metrics.
         step, phase = (0, None) if checkpoint_step is None else (checkpoint_step, "rl")
         with contextlib.ExitStack() as stack:

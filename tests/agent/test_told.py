@@ -1,8 +1,11 @@
 """What an evaluation tells of its conversation."""
 
+import dataclasses
+
 from ale_jax.agent.loop import ScriptedPolicy
 from ale_jax.config.agent import AgentLimits
-from ale_jax.records import EpisodeKey, Task
+from ale_jax.evaluation.players import messages_of
+from ale_jax.records import EpisodeKey, Prefix, Task
 from tests.agent.fake_world import FakeWorld, play
 from tests.agent.test_loop import StoppingPolicy
 
@@ -23,6 +26,17 @@ def test_an_evaluation_tells_its_conversation_and_which_replies_failed():
         ("assistant", "end", False),
     )
     assert not play(FakeWorld(), ScriptedPolicy(["a", "end"]), TRAINED, LIMITS).told
+
+
+def test_training_tells_it_if_it_is_recorded_and_a_prefix_is_not_the_policys(tmp_path):
+    limits, given = AgentLimits(record_episodes=True), Prefix(("do 7", "saw a"), ("a",))
+    key = dataclasses.replace(TRAINED, num_prefix_turns=1)
+    episode = play(FakeWorld(), ScriptedPolicy(["bad", "c", "end"]), key, limits, given)
+    replies = [(text, failed) for role, text, failed in episode.told if role == "assistant"]
+    assert replies == [("a", False), ("bad", True), ("c", False), ("end", False)]
+    episode = dataclasses.replace(episode, cut_replies=(1,))
+    written = [message for message in messages_of(episode) if message["role"] == "assistant"]
+    assert [message.get("weight", 1) for message in written] == [0, 1, 0, 1]
 
 
 def test_a_conversation_that_fills_the_context_ends_without_an_empty_reply():

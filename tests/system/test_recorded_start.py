@@ -1,5 +1,6 @@
 """A run that begins with recorded conversations, and settings of it that cannot be honoured."""
 
+import json
 import math
 
 import pytest
@@ -9,6 +10,9 @@ from ale_jax.config.recorded import PreferenceData, RecordedData
 from ale_jax.monitor.evaluations import read_summary
 from ale_jax.monitor.events import read_events
 from ale_jax.monitor.metrics import read_metrics
+from ale_jax.recorded.export_command import export_episodes
+from ale_jax.recorded.files import read_all
+from ale_jax.recorded.formats import read_record
 from tests.recorded.made import said, write
 from tests.system.configs import smoke_config
 from tests.system.whole_runs import SYNCHRONOUS, run_here
@@ -56,7 +60,8 @@ def run(tmp_path_factory):
         "--config.preferences.data=({'name': 'right', 'files': 'pairs.jsonl'},)",
         *("--config.preferences.pairs_per_step=4", "--config.preferences.epochs=2"),
         *("--config.preferences.held_out_share=0.2", "--config.preferences.beta=0.5"),
-        "--config.preferences_optimizer.learning_rate=0.001",
+        *("--config.preferences_optimizer.learning_rate=0.001",),
+        "--config.agent.record_episodes=True",
     )
     return folder / "run", said
 
@@ -104,6 +109,19 @@ def test_after_that_it_learns_from_pairs(run):
     told = {e.kind: e.detail for e in events if e.kind in ("recorded_data", "preferences_ended")}
     assert told["preferences_ended"] == f"epochs 2 are over after {last['step']} updates"
     assert "right: 10 records: " in told["recorded_data"] and ", 0 dropped" in said
+
+
+@pytest.mark.heavy
+def test_the_episodes_of_its_step_are_exported_whole(run, tmp_path):
+    workdir, _ = run
+    out = tmp_path / "out"
+    assert export_episodes(workdir / "episodes", "messages", out) == 3 * 2  # groups, members
+    lines = (workdir / "episodes" / "train_1" / "episodes.jsonl").read_text().splitlines()
+    data = RecordedData(name="x", files=f"{out}/*")
+    read = [told for _, told in read_all(data, "", read_record)]
+    assert read == [read_record(json.loads(line)) for line in lines]
+    assert [each.num_replies for each in read] == [json.loads(line)["turns"] for line in lines]
+    assert {each.item[1] for each in read} == {"countdown3"} and all(e.as_written for e in read)
 
 
 @pytest.mark.heavy

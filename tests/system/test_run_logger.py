@@ -177,10 +177,14 @@ def test_a_resumed_run_takes_back_what_it_makes_again(tmp_path):
         for group in (3, 7, 12):
             logger.note_dropped(DroppedGroup(group, Drop.STALE, ()), task)
     write_evaluations(tmp_path, made)
+    for step in (5, 20, 21):
+        (tmp_path / "episodes" / f"train_{step}").mkdir(parents=True)
     with RunLogger(tmp_path, 20) as logger:
         logger.note_resumed(Cursor(step=20, groups=(7, 8), next_groups=(11,)), "rl.steps 30 -> 40")
     names = [e.name for e in read_evaluations(tmp_path / "evaluations.json")]
     assert names == ["warm_start", "step_20"]
+    kept = sorted(folder.name for folder in (tmp_path / "episodes").iterdir())
+    assert kept == ["train_20", "train_5"]
     events = read_events(tmp_path / "events.jsonl").records
     assert [e.fields for e in events if e.kind == "resumed"] == [{"step": 20}]
     changed = [e.detail for e in events if e.kind == "config_changed"]
