@@ -221,8 +221,8 @@ class Episode:
     cut before they held an action, by a limit that the policy's side knows; None of an agent's
     program, of whose replies nobody knows whether they were carried out. solved_at: the reward from
     which the task is solved. rewards: what was earned by the names that the world gives, without
-    weights. metrics: what else it tells. told: of our loop, role and text of each message, and if it
-    is a reply that met an error; of training only if `agent.record_episodes`.
+    weights. metrics: what else it tells. told: by our loop, role and text of each message, and if
+    it is a reply that met an error; of training only if `agent.record_episodes`.
     """
 
     key: EpisodeKey
