@@ -17,8 +17,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ale_jax.algo.losses import count_loss_denominator
+from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.learn import Shape
-from ale_jax.config.model import PolicyShape
 from ale_jax.config.optimizer import OptimizerHypers
 from ale_jax.config.run import RunConfig
 from ale_jax.data.packing import Sample, pack_all

@@ -21,9 +21,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.critics import CriticsHypers
 from ale_jax.config.hardware import MeshShape
-from ale_jax.config.model import PolicyShape
 from ale_jax.learn.critics import Critics, ValueBatch, critic_gradient, learn_values
 from ale_jax.learn.rows import to_device
 from ale_jax.learn.step import ModelSpec

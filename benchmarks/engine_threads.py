@@ -25,6 +25,7 @@ from ale_jax.configs import smollm2_135m
 from ale_jax.engine.engine import Engine
 from ale_jax.launch import THREAD_SWITCH_SECONDS
 from ale_jax.model.params import init_params
+from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.checks import checked_config
 from benchmarks.weight_swap import NO_STOP, wait_for_decodes
 
@@ -38,7 +39,7 @@ TIMED = 50
 
 def main() -> None:
     config = checked_config(smollm2_135m.get_config().to_dict())
-    policy = config.policy_shape(config.tokenizer.vocab_size)
+    policy = policy_shape(config, config.tokenizer.vocab_size)
     params = init_params(jax.random.key(0), policy, jnp.bfloat16)
     found = []
     with contextlib.closing(Engine(policy, config.engine, NO_STOP, params)) as engine:

@@ -36,6 +36,7 @@ from ale_jax.learn.step import ModelSpec, make_loss, make_train_step
 from ale_jax.model.compute import in_parts, sampling_part
 from ale_jax.model.lora import trained
 from ale_jax.model.sharding import batch_sharding, mesh_sizes
+from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.checks import checked_config
 from ale_jax.system.plan import GIB, Plan, make_plan
 
@@ -168,7 +169,7 @@ def learner_programs(config: RunConfig, mesh: Mesh) -> Iterator[tuple[str, Any]]
     """(name, lowered program) of what the devices compute in a step. An update and publishing have
     one program for each form of layer, and one for what is outside of the layers; the first of an
     update computes the gradient's norm."""
-    learn, policy = config.learn, config.model.policy_shape(config.tokenizer.vocab_size)
+    learn, policy = config.learn, policy_shape(config, config.tokenizer.vocab_size)
     optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
     model = ModelSpec(policy, mesh, learn, config.lora, learn.balance_weight)
     step = make_train_step(model, optimizer, make_loss(config.algo, learn.chunks_per_pack))

@@ -30,6 +30,7 @@ from ale_jax.config.engine import Sampling
 from ale_jax.configs import quickstart
 from ale_jax.engine.engine import Engine
 from ale_jax.model.params import init_params
+from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.checks import checked_config
 
 NO_STOP = (-1,)  # never sampled, as ids are not negative
@@ -56,7 +57,7 @@ def main(arguments: list[str]) -> int:
     quick = parser.parse_args(arguments).quick
     rounds, agents = (1, 8) if quick else (5, 40)
     config = checked_config(quickstart.get_config().to_dict())
-    policy = config.policy_shape(config.tokenizer.vocab_size)
+    policy = policy_shape(config, config.tokenizer.vocab_size)
     params = init_params(jax.random.key(0), policy)
     played: dict[str, list[Round]] = {name: [] for name in SHARES}
     with contextlib.ExitStack() as stack:

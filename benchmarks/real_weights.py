@@ -22,7 +22,7 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from ale_jax.config.model import PolicyShape
+from ale_jax.config.architecture import PolicyShape
 from ale_jax.model.params import Params, count_params
 from ale_jax.model.policy import hidden_states, score_tokens
 from ale_jax.model.tokenizer import ChatTokenizer

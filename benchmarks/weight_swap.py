@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.engine import EngineShape, Sampling
-from ale_jax.config.model import PolicyShape
+from ale_jax.config.model import ModelConfig
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.request import Sampled
 from ale_jax.model.params import count_params, init_params
@@ -24,8 +25,7 @@ PROMPT_TOKENS = 8
 REPLIES = 2
 WRITTEN_TOKENS = 2 * TIMED * SWAPS + 8  # a few more, for the start and as a reserve
 
-HALF_BILLION = PolicyShape(  # the shape of Qwen2.5-0.5B
-    vocab_size=151_936,
+HALF_BILLION = ModelConfig(  # the shape of Qwen2.5-0.5B
     width=896,
     num_layers=24,
     num_heads=14,
@@ -35,16 +35,12 @@ HALF_BILLION = PolicyShape(  # the shape of Qwen2.5-0.5B
     num_experts=0,
     experts_per_token=0,
     expert_width=0,
-    dense_layers=(),
-    norm_topk_prob=True,
     qk_norm=False,
     qkv_bias=True,
     rope_theta=1e6,
-    llama3_rope=(),
     max_positions=32_768,
-    norm_eps=1e-6,
     tie_embeddings=True,
-)
+).policy_shape(151_936)
 
 
 def measure_swap(shape: PolicyShape) -> dict[str, Any]:

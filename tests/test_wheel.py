@@ -1,7 +1,6 @@
 """What is installed lives under `ale_jax` and needs only what the package requires. A user's envs/
 and configs/ stay theirs."""
 
-import dataclasses
 import re
 import zipfile
 from pathlib import Path
@@ -9,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from ale_jax.model.tokenizer import train_bpe
-from ale_jax.model.weights.config import NO_EXPERTS
 from tests.fresh_installation import FreshInstallation, built, copied_source
-from tests.model.shapes import QWEN2
+from tests.model.shapes import QWEN2, changed
 from tests.model.weights.families import random_params
 from tests.model.weights.gguf_files import write_gguf
 
@@ -56,7 +54,7 @@ def model(tmp_path_factory):
     texts = [{"role": "user", "content": "Reach 24 with 3, 5 and 7, each used once."}]
     tokenizer = train_bpe(texts * 20, 320)
     sizes = {"vocab_size": len(tokenizer), "max_positions": 2048}
-    shape = dataclasses.replace(QWEN2, **NO_EXPERTS, **sizes)
+    shape = changed(QWEN2, **sizes)
     path = tmp_path_factory.mktemp("model") / "model.gguf"
     write_gguf(path, "qwen2", random_params(shape), shape, tokenizer=tokenizer)
     fields = ("num_heads", "num_kv_heads", "qk_norm", "qkv_bias", "tie_embeddings", "dense_layers")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from ale_jax.config.model import PolicyShape
+from ale_jax.config.architecture import PolicyShape
+from ale_jax.config.model import ModelConfig
 from ale_jax.config.optimizer import OptimizerHypers
 from ale_jax.config.setting import Settings, section, setting
 
@@ -110,4 +111,4 @@ class CriticsHypers(Settings):
         if not self.width:
             return policy
         sizes = {name: getattr(self, name) for name in SIZES}
-        return dataclasses.replace(policy, num_experts=0, dense_layers=(), **sizes)
+        return ModelConfig.like(policy, **sizes).policy_shape(policy.vocab_size)

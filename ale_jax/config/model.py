@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
+from ale_jax.config.architecture import (
+    Attention,
+    Dense,
+    Experts,
+    Layer,
+    Llama3Scaling,
+    Norm,
+    PolicyShape,
+    Rope,
+)
 from ale_jax.config.setting import Settings, setting
 
 MIN_VOCAB = 265  # of the byte-level BPE: 256 bytes, 3 special tokens, 6 markers
@@ -16,7 +27,8 @@ TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig(Settings):
-    """The policy's shape, without the vocabulary size, which comes from the tokenizer.
+    """The shape of a policy of the Qwen and Llama families, without the vocabulary size, which
+    comes from the tokenizer.
 
     Sizes are those of Qwen3-0.6B unless a recipe says otherwise.
     """
@@ -105,32 +117,112 @@ class ModelConfig(Settings):
 
     def policy_shape(self, vocab_size: int) -> PolicyShape:
         """Returns the shape of the policy whose tokenizer has `vocab_size` tokens."""
-        return PolicyShape(vocab_size=vocab_size, **dataclasses.asdict(self))
+        mixer = Attention(
+            self.num_heads,
+            self.num_kv_heads,
+            self.head_width,
+            scale=self.head_width**-0.5,
+            rope=Rope(self.rope_theta, self.head_width, self._scaling),
+            qk_norm="head" if self.qk_norm else "",
+            bias=self.qkv_bias,
+        )
+        norm = Norm(self.norm_eps)
+        return PolicyShape(
+            vocab_size,
+            self.width,
+            tuple(Layer(mixer, self._feed_forward(n), norm) for n in range(self.num_layers)),
+            norm,
+            self.max_positions,
+            self.tie_embeddings,
+            self.family,
+        )
+
+    @classmethod
+    def of(cls, shape: PolicyShape) -> ModelConfig:
+        """Returns the fields of this shape. ValueError if it has kinds of layers that these fields
+        cannot describe."""
+        found = cls.nearest(shape)
+        if not found.describes(shape):
+            raise ValueError(f"model.* cannot describe layers of the family {shape.family!r}")
+        return found
+
+    def describes(self, shape: PolicyShape) -> bool:
+        return self.policy_shape(shape.vocab_size) == shape
+
+    @classmethod
+    def nearest(cls, shape: PolicyShape) -> ModelConfig:
+        """Returns the fields that are nearest to a shape, with the numbers of its first layer where
+        layers differ, and 0 where it does not use a field."""
+        mixer, width = shape.layers[0].mixer, {Dense: 0, Experts: 0}
+        for layer in shape.layers:
+            width[type(layer.feed_forward)] = layer.feed_forward.width
+        experts = next((layer.experts for layer in shape.layers if layer.experts), None)
+        dense = (i for i, layer in enumerate(shape.layers) if not layer.experts)
+        return cls.like(
+            shape,
+            width=shape.width,
+            num_layers=shape.num_layers,
+            num_heads=mixer.num_heads,
+            num_kv_heads=mixer.num_kv_heads,
+            head_width=mixer.head_width,
+            mlp_width=width[Dense] or width[Experts],
+            num_experts=shape.num_experts,
+            experts_per_token=shape.experts_per_token,
+            expert_width=width[Experts],
+            dense_layers=tuple(dense) if experts else (),
+            norm_topk_prob=experts is None or experts.renormalise,
+        )
+
+    @classmethod
+    def like(cls, shape: PolicyShape, **sizes: Any) -> ModelConfig:
+        """Returns a model of these sizes, otherwise like a shape as far as these fields can say."""
+        mixer = shape.layers[0].mixer
+        rope = mixer.rope or Rope(10_000.0, 0)
+        scaling = rope.scaling if isinstance(rope.scaling, Llama3Scaling) else None
+        return cls(
+            qk_norm=mixer.qk_norm == "head",
+            qkv_bias=mixer.bias,
+            rope_theta=rope.theta,
+            llama3_rope=dataclasses.astuple(scaling) if scaling else (),
+            max_positions=shape.max_positions,
+            norm_eps=shape.norm.eps,
+            tie_embeddings=shape.tie_embeddings,
+            **sizes,
+        )
 
     @property
     def is_moe(self) -> bool:
-        return any(self.has_experts(layer) for layer in range(self.num_layers))
+        return self.num_experts > 0 and len(set(self.dense_layers)) < self.num_layers
 
     @property
-    def num_moe_layers(self) -> int:
-        return sum(map(self.has_experts, range(self.num_layers)))
+    def family(self) -> str:
+        """The family of transformers that has such models; empty if none has."""
+        match self.is_moe, self.qk_norm, self.qkv_bias:
+            case True, True, False:
+                return "qwen3_moe"
+            case True, False, _:
+                return "qwen2_moe"
+            case False, True, False:
+                return "qwen3"
+            case False, False, True:
+                return "qwen2"
+            case False, False, False:
+                return "llama"
+        return ""
 
-    def has_experts(self, layer: int) -> bool:
-        """Tells whether a layer, counted from 0, is a mixture of experts."""
-        return self.num_experts > 0 and layer not in self.dense_layers
+    @property
+    def _scaling(self) -> Llama3Scaling | None:
+        return Llama3Scaling(*self.llama3_rope) if self.llama3_rope else None
 
-
-@dataclasses.dataclass(frozen=True)
-class PolicyShape(ModelConfig):
-    """The numbers that define a policy's architecture: Qwen3-MoE, Qwen3, Qwen2 and Llama shapes.
-
-    Their letters in the names of arrays: V vocab_size, D width, L num_layers, N num_heads,
-    G num_kv_heads, H head_width, F mlp_width and expert_width, E num_experts, K experts_per_token.
-    """
-
-    vocab_size: int = dataclasses.field(kw_only=True)
-    # Of a policy in parts, one part is what is outside of the layers.
-    num_layers: int = setting(1, "decoder layers.", at_least=0)
+    def _feed_forward(self, layer: int) -> Dense | Experts:
+        if not self.num_experts or layer in self.dense_layers:
+            return Dense(self.mlp_width)
+        return Experts(
+            self.num_experts,
+            self.experts_per_token,
+            self.expert_width,
+            renormalise=self.norm_topk_prob,
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ale_jax.config.critics import CriticsHypers
 from ale_jax.config.engine import EngineShape, Sampling
 from ale_jax.config.hardware import HardwareConfig, MeshShape
 from ale_jax.config.learn import LearnConfig
-from ale_jax.config.model import LoraShape, ModelConfig, PolicyShape, TokenizerConfig
+from ale_jax.config.model import LoraShape, ModelConfig, TokenizerConfig
 from ale_jax.config.optimizer import OptimizerHypers
 from ale_jax.config.preferences import PreferencesConfig
 from ale_jax.config.resampling import ResamplingHypers
@@ -112,6 +112,11 @@ class RunConfig(Settings):
         "org/name@revision, with the initial weights; their shape becomes `model`, of which fields "
         "with other values than the defaults must agree; empty: random initial weights.",
     )
+    architecture: str = setting(
+        "",
+        "config.json of `weights` whose layers `model` cannot describe, as a text; it is filled in "
+        "from them. `model` then has the numbers of the first layer.",
+    )
     hardware: HardwareConfig = section(HardwareConfig)
     mesh: MeshShape = section(MeshShape)
     model: ModelConfig = section(ModelConfig)
@@ -166,12 +171,6 @@ class RunConfig(Settings):
     def critic_updates(self) -> int:
         """The updates of each critic in the whole run."""
         return self.rl.steps * self.critics.epochs * self.critics.minibatches
-
-    def policy_shape(self, tokenizer_size: int) -> PolicyShape:
-        """Returns the policy's shape. tokenizer_size: number of tokens that the tokenizer has."""
-        return self.model.policy_shape(
-            self.tokenizer.vocab_size if self.weights else tokenizer_size
-        )
 
     def to_json(self) -> dict[str, Any]:
         """Returns the config as config.json holds it."""

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import jax
 import numpy as np
 
+from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.engine import EngineShape
-from ale_jax.config.model import PolicyShape
 from ale_jax.engine.page_swaps import PageSwaps
 from ale_jax.engine.request import Request, TokenConstraint
 from ale_jax.engine.sequence import PrefillChunk, SequenceState

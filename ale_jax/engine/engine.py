@@ -26,8 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.engine import EngineShape, Sampling
-from ale_jax.config.model import PolicyShape
 from ale_jax.engine.dispatch import Dispatch, ExpertRecord, GuideTable, page_table, slot_state
 from ale_jax.engine.page_swaps import Layers
 from ale_jax.engine.request import DEFAULT_OPTIONS, EngineStopped, Request, RequestOptions, Sampled

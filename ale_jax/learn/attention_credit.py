@@ -17,9 +17,10 @@ from ale_jax.algo.attention_credit import (
     credit_factor,
     trajectory_statistics,
 )
+from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.attention_credit import AttentionCreditHypers
 from ale_jax.config.learn import Shape
-from ale_jax.config.model import FLOAT32, Compute, PolicyShape
+from ale_jax.config.model import FLOAT32, Compute
 from ale_jax.data.packing import Sample, pack_all
 from ale_jax.data.selection import Selection, select_segments
 from ale_jax.learn.rows import own_rows, to_device, with_rows

@@ -20,8 +20,9 @@ from jax.sharding import AbstractMesh, Mesh
 
 from ale_jax.algo.values import critic_loss, critic_of
 from ale_jax.config.algo import AlgoConfig
+from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.critics import CriticsHypers
-from ale_jax.config.model import Compute, PolicyShape
+from ale_jax.config.model import Compute
 from ale_jax.data.selection import select_segments
 from ale_jax.learn.finite import BROKEN, SKIPPED
 from ale_jax.learn.rows import own_rows, to_device, with_rows

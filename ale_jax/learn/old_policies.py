@@ -23,7 +23,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ale_jax.config.algo import AlgoConfig
-from ale_jax.config.model import FLOAT32, Compute, PolicyShape
+from ale_jax.config.architecture import PolicyShape
+from ale_jax.config.model import FLOAT32, Compute
 from ale_jax.learn.checkpoint import Checkpoints, Lease, StateFiles
 from ale_jax.learn.rows import own_rows, to_device, with_rows
 from ale_jax.learn.step import forward

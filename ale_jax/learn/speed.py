@@ -11,7 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ale_jax.config.model import LoraShape, PolicyShape
+from ale_jax.config.architecture import PolicyShape
+from ale_jax.config.model import LoraShape
 from ale_jax.model.arithmetic import gradient_flops
 from ale_jax.records import Batch
 

@@ -12,7 +12,8 @@ import optax.contrib
 from flax import struct
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from ale_jax.config.model import FULL, LoraShape, PolicyShape
+from ale_jax.config.architecture import PolicyShape
+from ale_jax.config.model import FULL, LoraShape
 from ale_jax.config.optimizer import OptimizerHypers
 from ale_jax.learn.clip import clip_by_norm
 from ale_jax.learn.schedule import decay_from_event, decayed, rate_schedule

@@ -17,8 +17,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ale_jax.algo.policy_loss import policy_loss
 from ale_jax.config.algo import AlgoConfig
+from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.learn import Shape
-from ale_jax.config.model import FLOAT32, FULL, Compute, LoraShape, PolicyShape
+from ale_jax.config.model import FLOAT32, FULL, Compute, LoraShape
 from ale_jax.data.packing import Sample, pack
 from ale_jax.learn.rows import to_device
 from ale_jax.learn.state import TrainState, abstract_trained

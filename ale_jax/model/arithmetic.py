@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import jax
 
-from ale_jax.config.model import FULL, LoraShape, PolicyShape
+from ale_jax.config.architecture import Dense, PolicyShape
+from ale_jax.config.model import FULL, LoraShape
 
 # FLOP/s of bfloat16 products without sparsity, of one device, by what JAX calls its kind. A part of
 # a GPU (MIG) has a longer name, and is not here.
@@ -53,16 +54,21 @@ def forward_flops(shape: PolicyShape, keys: float) -> dict[str, float]:
     As usual, only matrix products count, with the experts that the token chose and the attention
     scores that are not masked.
     """
-    D, N, G, H = shape.width, shape.num_heads, shape.num_kv_heads, shape.head_width
-    moe_layers = shape.num_moe_layers
-    chosen = shape.experts_per_token * 3 * D * shape.expert_width + D * shape.num_experts
-    return {
-        "projections": 2.0 * shape.num_layers * D * H * (2 * N + 2 * G),
-        "attention": 2.0 * shape.num_layers * 2 * N * H * keys,
-        "experts": 2.0 * moe_layers * chosen,
-        "dense": 2.0 * (shape.num_layers - moe_layers) * 3 * D * shape.mlp_width,
-        "head": 2.0 * D * shape.vocab_size,
-    }
+    D = shape.width
+    total = dict.fromkeys(("projections", "attention", "experts", "dense"), 0.0)
+    for layer in shape.layers:
+        mixer, feed = layer.mixer, layer.feed_forward
+        N, H = mixer.num_heads, mixer.head_width
+        outputs = (3 if mixer.gated else 2) * N + 2 * mixer.num_kv_heads
+        total["projections"] += 2.0 * D * H * outputs
+        seen = min(keys, mixer.window) if mixer.window else keys
+        total["attention"] += 2.0 * 2 * N * H * seen
+        if isinstance(feed, Dense):
+            total["dense"] += 2.0 * 3 * D * feed.width
+        else:
+            widths = feed.per_token * feed.width + feed.shared
+            total["experts"] += 2.0 * (3 * D * widths + D * feed.num)
+    return total | {"head": 2.0 * D * shape.vocab_size}
 
 
 def gradient_flops(shape: PolicyShape, keys: float, lora: LoraShape = FULL) -> float:

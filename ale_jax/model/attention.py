@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AbstractMesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
-from ale_jax.model.blockwise_attention import Places, blockwise_attention
+from ale_jax.config.architecture import Attention
+from ale_jax.model.blockwise_attention import Places, blockwise_attention, in_reach
 from ale_jax.model.layers import masked_attention
 from ale_jax.model.moe import RouterStats
 from ale_jax.model.paged_attention import (
@@ -33,14 +35,19 @@ AXIS = "context"
 WHOLE_ROW = 1024  # tokens; rows up to this length are computed in one block
 BLOCK = 128  # queries per block of a longer row
 
-Attention = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
+Kernel = Callable[..., jax.Array]  # of q, k, v, segments and the kind
 
 
 def packed_attention(
-    q_BTNH: jax.Array, k_BTGH: jax.Array, v_BTGH: jax.Array, places: Places
+    q_BTNH: jax.Array,
+    k_BTGH: jax.Array,
+    v_BTGH: jax.Array,
+    places: Places,
+    kind: Attention,
+    sink_N: jax.Array | None = None,
 ) -> jax.Array:
     """Computes the attention of each token to itself and the earlier tokens of its segment,
-    [B,T,N,H].
+    [B,T,N,H], as far back as the kind's window. sink_N: of a kind that has sinks.
 
     N is a multiple of G: N/G query heads share a key and value head. Padding is treated as a
     segment. No platform holds [T,T] scores of a long row in memory. Tokens are in order, or
@@ -51,34 +58,41 @@ def packed_attention(
     """
     mesh, segment_BT = jax.sharding.get_abstract_mesh(), places.segment_BT
     if context_devices() > 1:
-        return context_attention(q_BTNH, k_BTGH, v_BTGH, places, mesh)
-    attention = _kernel(q_BTNH.shape, q_BTNH.dtype)
+        return context_attention(q_BTNH, k_BTGH, v_BTGH, places, kind)
+    if kind.sinks:
+        return xla_attention(q_BTNH, k_BTGH, v_BTGH, segment_BT, kind, sink_N)
+    attention = _kernel(q_BTNH.shape, q_BTNH.dtype, kind)
     if attention is xla_attention or mesh.empty or mesh.size == 1:
-        return attention(q_BTNH, k_BTGH, v_BTGH, segment_BT)
+        return attention(q_BTNH, k_BTGH, v_BTGH, segment_BT, kind)
     rows = row_axes(q_BTNH.shape[0], mesh)
     heads = PartitionSpec(rows, None, "tensor", None)
     return jax.shard_map(  # the compiler cannot partition a kernel
-        attention,
+        partial(attention, kind=kind),
         in_specs=(heads, heads, heads, PartitionSpec(rows, None)),
         out_specs=heads,
         check_vma=False,
     )(q_BTNH, k_BTGH, v_BTGH, segment_BT)
 
 
-def _kernel(q_shape: tuple[int, ...], dtype: jnp.dtype) -> Attention:
+def _kernel(q_shape: tuple[int, ...], dtype: jnp.dtype, kind: Attention) -> Kernel:
     """The platform's fused kernel if it supports these arrays, else `xla_attention`."""
     _, T, _, H = q_shape
     mesh = jax.sharding.get_abstract_mesh()
     device = jax.devices()[0] if mesh.empty else mesh.abstract_device
     if device.platform == "tpu" and splash_takes(T, H):
         return splash_attention
-    if device.device_kind.startswith("NVIDIA") and cudnn_takes(H, dtype):
+    if device.device_kind.startswith("NVIDIA") and cudnn_takes(H, dtype, kind):
         return cudnn_attention
     return xla_attention
 
 
 def xla_attention(
-    q_BTNH: jax.Array, k_BTGH: jax.Array, v_BTGH: jax.Array, segment_BT: jax.Array
+    q_BTNH: jax.Array,
+    k_BTGH: jax.Array,
+    v_BTGH: jax.Array,
+    segment_BT: jax.Array,
+    kind: Attention,
+    sink_N: jax.Array | None = None,
 ) -> jax.Array:
     """`packed_attention` in plain XLA. Rows longer than WHOLE_ROW are computed in blocks of BLOCK
     queries, whose scores are recomputed in the backward pass."""
@@ -89,8 +103,8 @@ def xla_attention(
     def attend(block):
         q_BtNH, segment_Bt, token_Bt = block
         same_BtT = segment_Bt[:, :, None] == segment_BT[:, None, :]
-        past_BtT = token_Bt[:, :, None] >= token_BT[:, None, :]
-        return masked_attention(q_BtNH, k_BGTH, v_BGTH, same_BtT & past_BtT)
+        seen_BtT = same_BtT & in_reach(token_Bt, token_BT, kind.window)
+        return masked_attention(q_BtNH, k_BGTH, v_BGTH, seen_BtT, kind, sink_N)
 
     queries = q_BTNH, segment_BT, token_BT
     if T <= WHOLE_ROW:
@@ -152,9 +166,15 @@ class SequencePermutation:
 
 
 def context_attention(
-    q_BTNH: jax.Array, k_BTGH: jax.Array, v_BTGH: jax.Array, places: Places, mesh: AbstractMesh
+    q_BTNH: jax.Array, k_BTGH: jax.Array, v_BTGH: jax.Array, places: Places, kind: Attention
 ) -> jax.Array:
-    """`blockwise_attention`, [B,T,N,H], of tokens in `zigzag` order on the mesh."""
+    """`blockwise_attention`, [B,T,N,H], of tokens in `zigzag` order on the mesh. ValueError for a
+    kind that it does not compute."""
+    if kind.cap or kind.sinks:
+        raise ValueError(
+            "attention with soft caps or sinks is not computed along mesh.context: set it to 1"
+        )
+    mesh = jax.sharding.get_abstract_mesh()
     rows = row_axes(q_BTNH.shape[0], mesh)
     heads, tokens = PartitionSpec(rows, AXIS, "tensor"), PartitionSpec(rows, AXIS)
 
@@ -164,7 +184,7 @@ def context_attention(
 
         everywhere = jax.tree.map(gather, (k_BtGH, v_BtGH, places))
         k_BTGH, v_BTGH, all_places = everywhere
-        return blockwise_attention(q_BtNH, k_BTGH, v_BTGH, places, all_places)
+        return blockwise_attention(q_BtNH, k_BTGH, v_BTGH, places, all_places, kind)
 
     return jax.shard_map(
         share,

@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ale_jax.config.model import FLOAT32, Compute, PolicyShape
+from ale_jax.config.architecture import PolicyShape
+from ale_jax.config.model import FLOAT32, Compute
 from ale_jax.model.attention import SequencePermutation
 from ale_jax.model.blockwise_attention import Places
 from ale_jax.model.compute import cast_layer
-from ale_jax.model.layers import MASKED, project_qkv
+from ale_jax.model.layers import MASKED, block_input, project_qkv
 from ale_jax.model.lora import adapted_layers, merge_layer
 from ale_jax.model.params import Params
 from ale_jax.model.policy import decoder_layer, embed_tokens, replay_by_layer
@@ -69,18 +70,20 @@ def attention_statistics(
     permutation = SequencePermutation.on_mesh(tokens_BT.shape[1])
     places = Places(permutation.deal(segment_BT), permutation.deal(position_BT))
     replays = replay_by_layer(permutation, replay_BTLK, shape)
-    x_BTD = embed_tokens(params, permutation.deal(tokens_BT), compute)
+    x_BTD = embed_tokens(params, permutation.deal(tokens_BT), shape, compute)
     found = []
     for number, (layer, adapters) in enumerate(adapted_layers(params)[: layers[-1] + 1]):
         layer = cast_layer(merge_layer(layer, adapters), compute.compute_dtype)
+        kind = shape.layers[number]
         if number in layers:
-            q_BTNH, k_BTGH, _ = project_qkv(layer, x_BTD, places.position_BT, shape)
+            h_BTD = block_input(layer, x_BTD, kind, "attn")
+            q_BTNH, k_BTGH, _ = project_qkv(layer, h_BTD, places.position_BT, kind)
             q_BTNH, k_BTGH = permutation.collect(q_BTNH), permutation.collect(k_BTGH)
             found.append(
                 head_statistics(q_BTNH, k_BTGH, segment_BT, action_mask_BT, window, horizon)
             )
         if number < layers[-1]:  # the compiler removes the repeated projections
-            x_BTD, _ = decoder_layer(layer, x_BTD, places, shape, replays[number])
+            x_BTD, _ = decoder_layer(layer, x_BTD, places, kind, replays[number])
     return HeadStatistics(*(jnp.concatenate(of_layers, axis=1) for of_layers in zip(*found)))
 
 

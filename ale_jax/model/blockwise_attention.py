@@ -13,6 +13,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ale_jax.config.architecture import Attention
+
 BLOCK = 512  # tokens, at most
 _MASKED = -1e30  # finite, so that a query that sees no key does not give NaN
 # Of inputs in bfloat16, a sum that came out in bfloat16 would already be rounded.
@@ -20,23 +22,36 @@ _product = partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
 class Places(NamedTuple):
-    """Segment and position of each token, [B,T]. A token sees the tokens of its segment at its own
-    position and before."""
+    """Segment and position of each token, [B,T]. A token sees tokens of its segment alone, at its
+    own position and before."""
 
     segment_BT: jax.Array
     position_BT: jax.Array
 
 
-@jax.custom_vjp
+def in_reach(query_BT: jax.Array, key_BM: jax.Array, window: int) -> jax.Array:
+    """Returns whether a query at one position sees a key at another of its segment, [B,T,M].
+    window: as in `Attention`."""
+    behind_BTM = query_BT[:, :, None] - key_BM[:, None, :]
+    is_past_BTM = behind_BTM >= 0
+    return is_past_BTM & (behind_BTM < window) if window else is_past_BTM
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(5,))
 def blockwise_attention(
-    q_BTNH: jax.Array, k_BMGH: jax.Array, v_BMGH: jax.Array, queries: Places, keys: Places
+    q_BTNH: jax.Array,
+    k_BMGH: jax.Array,
+    v_BMGH: jax.Array,
+    queries: Places,
+    keys: Places,
+    kind: Attention,
 ) -> jax.Array:
     """Computes the grouped-query attention of T queries over M keys, [B,T,N,H]. Both may be in any
-    order."""
-    return _forward(q_BTNH, k_BMGH, v_BMGH, queries, keys)[0]
+    order. kind: without cap and sinks."""
+    return _forward(q_BTNH, k_BMGH, v_BMGH, queries, keys, kind)[0]
 
 
-def _forward(q_BTNH, k_BMGH, v_BMGH, queries: Places, keys: Places):
+def _forward(q_BTNH, k_BMGH, v_BMGH, queries: Places, keys: Places, kind: Attention):
     blocks = _blocks(q_BTNH, k_BMGH, v_BMGH, queries, keys)
 
     def attend_block(_, query):
@@ -45,7 +60,7 @@ def _forward(q_BTNH, k_BMGH, v_BMGH, queries: Places, keys: Places):
         def update(state, key):
             max_BGx, sum_BGx, out_BGxH = state
             k_BGmH, v_BGmH, key_places = key
-            score = _scores(q_BGxH, k_BGmH, query_places, key_places)
+            score = _scores(q_BGxH, k_BGmH, query_places, key_places, kind)
             new_max = jnp.maximum(max_BGx, score.max(axis=-1))
             weight, shrink = jnp.exp(score - new_max[..., None]), jnp.exp(max_BGx - new_max)
             more = _product("bgxm,bgmh->bgxh", weight.astype(v_BGmH.dtype), v_BGmH)
@@ -59,7 +74,7 @@ def _forward(q_BTNH, k_BMGH, v_BMGH, queries: Places, keys: Places):
         )
 
         def step(state, key):
-            is_seen = _mask(query_places, key[2]).any()
+            is_seen = _mask(query_places, key[2], kind).any()
             return jax.lax.cond(is_seen, update, lambda state, _: state, state, key), None
 
         (max_BGx, sum_BGx, out_BGxH), _ = jax.lax.scan(step, start, blocks.keys)
@@ -72,11 +87,10 @@ def _forward(q_BTNH, k_BMGH, v_BMGH, queries: Places, keys: Places):
     return out_BTNH, (q_BTNH, k_BMGH, v_BMGH, queries, keys, out_ZBGxH, lse_ZBGx)
 
 
-def _backward(kept, d_out_BTNH):
+def _backward(kind: Attention, kept, d_out_BTNH):
     q_BTNH, k_BMGH, v_BMGH, queries, keys, out_ZBGxH, lse_ZBGx = kept
     blocks = _blocks(q_BTNH, k_BMGH, v_BMGH, queries, keys)
     d_out_ZBGxH = _split_heads(d_out_BTNH, k_BMGH.shape[2], out_ZBGxH.shape[0])
-    scale = q_BTNH.shape[-1] ** -0.5
 
     def block_gradient(total, query):
         (q_BGxH, query_places), out_BGxH, lse_BGx, d_out_BGxH = query
@@ -85,10 +99,10 @@ def _backward(kept, d_out_BTNH):
 
         def update(dq_BGxH, key):
             (k_BGmH, v_BGmH, key_places), dk_BGmH, dv_BGmH = key
-            score = _scores(q_BGxH, k_BGmH, query_places, key_places)
+            score = _scores(q_BGxH, k_BGmH, query_places, key_places, kind)
             weight = jnp.exp(score - lse_BGx[..., None])
             d_weight = _product("bgxh,bgmh->bgxm", d_out_BGxH, v_BGmH)
-            d_score = (weight * (d_weight - delta_BGx[..., None]) * scale).astype(q_BGxH.dtype)
+            d_score = (weight * (d_weight - delta_BGx[..., None]) * kind.scale).astype(q_BGxH.dtype)
             dq = _product("bgxm,bgmh->bgxh", d_score, k_BGmH)
             dk = _product("bgxm,bgxh->bgmh", d_score, q_BGxH)
             weight = weight.astype(d_out_BGxH.dtype)
@@ -99,7 +113,7 @@ def _backward(kept, d_out_BTNH):
             return dq_BGxH, key[1:]
 
         def step(dq_BGxH, key):
-            is_seen = _mask(query_places, key[0][2]).any()
+            is_seen = _mask(query_places, key[0][2], kind).any()
             return jax.lax.cond(is_seen, update, skip, dq_BGxH, key)
 
         dq_BGxH = jnp.zeros(q_BGxH.shape, jnp.float32)
@@ -157,14 +171,16 @@ def _split(places: Places, Z: int) -> Places:
     return Places(*(p.reshape(p.shape[0], Z, -1).swapaxes(0, 1) for p in places))
 
 
-def _mask(queries: Places, keys: Places) -> jax.Array:
+def _mask(queries: Places, keys: Places, kind: Attention) -> jax.Array:
     """[B,t,m]: whether a query sees a key."""
     same = queries.segment_BT[:, :, None] == keys.segment_BT[:, None, :]
-    return same & (keys.position_BT[:, None, :] <= queries.position_BT[:, :, None])
+    return same & in_reach(queries.position_BT, keys.position_BT, kind.window)
 
 
-def _scores(q_BGxH: jax.Array, k_BGmH: jax.Array, queries: Places, keys: Places) -> jax.Array:
-    mask_Btm = _mask(queries, keys)
+def _scores(
+    q_BGxH: jax.Array, k_BGmH: jax.Array, queries: Places, keys: Places, kind: Attention
+) -> jax.Array:
+    mask_Btm = _mask(queries, keys, kind)
     mask_Bxm = jnp.repeat(mask_Btm, q_BGxH.shape[2] // mask_Btm.shape[1], axis=1)
     score = _product("bgxh,bgmh->bgxm", q_BGxH, k_BGmH)
-    return jnp.where(mask_Bxm[:, None], score * q_BGxH.shape[-1] ** -0.5, _MASKED)
+    return jnp.where(mask_Bxm[:, None], score * kind.scale, _MASKED)

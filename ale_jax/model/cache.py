@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from ale_jax.config.model import PolicyShape
+from ale_jax.config.architecture import Attention, PolicyShape
 from ale_jax.model.sharding import RULES
 
 
@@ -140,14 +140,14 @@ def empty_cache(
 ) -> Cache:
     """Returns a cache of zeros. dtype int8: symmetric quantisation, with one scale per token and
     head."""
-    size = (shape.num_kv_heads, num_pages, page_tokens, shape.head_width)
 
-    def zeros() -> Stored:
+    def zeros(kind: Attention) -> Stored:
+        size = (kind.num_kv_heads, num_pages, page_tokens, kind.head_width)
         if dtype == jnp.int8:
             return Int8(jnp.zeros(size, jnp.int8), jnp.zeros((*size[:-1], 1), jnp.float32))
         return jnp.zeros(size, dtype)
 
-    return [LayerPages(zeros(), zeros()) for _ in range(shape.num_layers)]
+    return [LayerPages(zeros(layer.mixer), zeros(layer.mixer)) for layer in shape.layers]
 
 
 @on_each_shard("GP B B B BTG BTG -> GP")

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from flax import struct
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from ale_jax.config.model import SAME, Compute, PolicyShape
+from ale_jax.config.architecture import PolicyShape
+from ale_jax.config.model import SAME, Compute
 from ale_jax.model.lora import merged
 from ale_jax.model.params import Param, Params, is_param, param_table
 from ale_jax.model.sharding import RULES, SAMPLER_RULES, param_shardings
@@ -88,7 +89,7 @@ _KEPT = {
 # operations. It fuses differently in each program, so the two would disagree in log-probability by
 # about 3e-3.
 EXACT = {"xla_allow_excess_precision": False}
-KEPT_EXACT = ("norm", "router")  # parts of the names of weights that are used in float32
+KEPT_EXACT = ("norm", "router", "sink")  # parts of the names of weights that are used in float32
 
 
 def cast_layer(layer: Params, dtype: str) -> Params:
@@ -135,7 +136,7 @@ def in_parts(params: Params, shape: PolicyShape) -> list[tuple[Params, PolicySha
     One program for all of them would hold all layers twice: in the places from which a decode step
     reads them, and on the way there. Layers of one form share a program.
     """
-    no_layers = dataclasses.replace(shape, num_layers=0, dense_layers=())
+    no_layers = dataclasses.replace(shape, layers=())
     outside = {k: w for k, w in params.items() if k not in ("adapters", "adapter_scale")}
     parts = [(outside | {"layers": []}, no_layers)]
     for number, layer in enumerate(params["layers"]):
@@ -143,8 +144,7 @@ def in_parts(params: Params, shape: PolicyShape) -> list[tuple[Params, PolicySha
         if "adapters" in params:
             part["adapters"] = [params["adapters"][number]]
             part["adapter_scale"] = params["adapter_scale"]
-        dense = () if shape.has_experts(number) else (0,)
-        parts.append((part, dataclasses.replace(shape, num_layers=1, dense_layers=dense)))
+        parts.append((part, dataclasses.replace(shape, layers=(shape.layers[number],))))
     return parts
 
 
@@ -204,9 +204,17 @@ def served_weights(params: Params, shape: PolicyShape, dtype: str, stored_as: st
 
 
 def recomputed(apply_layer: Callable, remat: str) -> Callable:
-    """`apply_layer`, of whose results only what `remat` names is kept for the backward pass."""
+    """`apply_layer`, of whose results only what `remat` names is kept for the backward pass. Its
+    first argument is the layer's kind."""
     policy = _KEPT[remat]
-    return apply_layer if policy is None else jax.checkpoint(apply_layer, policy=policy)
+    if policy is None:
+        return apply_layer
+    return jax.checkpoint(apply_layer, policy=policy, static_argnums=(0,))
+
+
+def scaled(x: jax.Array, factor: float) -> jax.Array:
+    """Returns x times a factor in x's own type, in which transformers rounds it, too."""
+    return x if factor == 1.0 else x * jnp.asarray(factor, x.dtype)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))

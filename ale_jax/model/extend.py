@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Protocol, Self, TypeVar
+from functools import partial
+from typing import Self
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from ale_jax.config.model import PolicyShape
+from ale_jax.config.architecture import Attention, PolicyShape
+from ale_jax.model.blockwise_attention import in_reach
 from ale_jax.model.cache import LayerPages, LayerRows, gather_rows, load, write_pages
+from ale_jax.model.compute import scaled
 from ale_jax.model.layers import (
     feed_forward,
+    final_hidden,
     masked_attention,
     project_out,
     project_qkv,
-    rms_norm,
+    residual_blocks,
 )
 from ale_jax.model.paged_attention import has_kernel, paged_attention
 from ale_jax.model.params import Params
-
-
-class LayerMemory(Protocol):
-    """The keys and values of the conversations in one layer."""
-
-    def write(
-        self, position_BT: jax.Array, is_real_BT: jax.Array, k_BTGH: jax.Array, v_BTGH: jax.Array
-    ) -> Self: ...
-
-    def attend(self, q_BTNH: jax.Array, position_BT: jax.Array) -> jax.Array:
-        """Computes the attention of each query to the positions up to its own, [B,T,N,H]."""
-        ...
-
-
-Memory = TypeVar("Memory", bound=LayerMemory)
 
 
 @struct.dataclass
@@ -50,15 +39,22 @@ class InPages:
         pages = write_pages(self.pages, self.page_BW, position_BT, is_real_BT, k_BTGH, v_BTGH)
         return dataclasses.replace(self, pages=pages)
 
-    def attend(self, q_BTNH, position_BT) -> jax.Array:
-        if q_BTNH.shape[1] == 1 and has_kernel(self.platform, self.pages):
+    def attend(self, q_BTNH, position_BT, kind, sink_N) -> jax.Array:
+        """Computes the attention of each query to the positions up to its own, [B,T,N,H]."""
+        if q_BTNH.shape[1] == 1 and has_kernel(self.platform, self.pages, kind):
             out_BNH = paged_attention(
-                q_BTNH[:, 0], self.pages, self.page_BW, position_BT[:, 0] + 1, self.platform
+                q_BTNH[:, 0],
+                self.pages,
+                self.page_BW,
+                position_BT[:, 0] + 1,
+                self.platform,
+                kind.scale,
             )
             return out_BNH[:, None]
         rows = gather_rows(self.pages, self.page_BW)
         place_M = jnp.arange(rows.num_places)
-        return _attend(rows, q_BTNH, place_M[None, None, :] <= position_BT[:, :, None])
+        mask_BTM = in_reach(position_BT, place_M[None], kind.window)
+        return _attend(rows, q_BTNH, mask_BTM, kind, sink_N)
 
 
 @struct.dataclass
@@ -90,11 +86,16 @@ class InRows:
         rows = self.rows.put(self.first + self.count, k_BTGH, v_BTGH)
         return dataclasses.replace(self, rows=rows, count=self.count + 1)
 
-    def attend(self, q_BTNH, position_BT) -> jax.Array:
+    def attend(self, q_BTNH, position_BT, kind, sink_N) -> jax.Array:
         place_M = jnp.arange(self.rows.num_places)
         before_BM = place_M[None, :] < self.start_B[:, None]
         written_M = (place_M >= self.first) & (place_M < self.first + self.count)
-        return _attend(self.rows, q_BTNH, (before_BM | written_M[None, :])[:, None])
+        mask_BTM = (before_BM | written_M[None, :])[:, None]
+        if kind.window:
+            decoded_BM = self.start_B[:, None] + place_M[None, :] - self.first
+            key_BM = jnp.where(place_M[None, :] < self.first, place_M[None, :], decoded_BM)
+            mask_BTM &= in_reach(position_BT, key_BM, kind.window)
+        return _attend(self.rows, q_BTNH, mask_BTM, kind, sink_N)
 
     def scatter(self, pages: LayerPages, page_BW: jax.Array, end_B: jax.Array) -> LayerPages:
         """Writes the decoded tokens before position `end_B` of each conversation to the pages."""
@@ -105,9 +106,18 @@ class InRows:
         )
 
 
-def _attend(rows: LayerRows, q_BTNH: jax.Array, mask_BTM: jax.Array) -> jax.Array:
+Memory = InPages | InRows  # the keys and values of the conversations in one layer
+
+
+def _attend(
+    rows: LayerRows,
+    q_BTNH: jax.Array,
+    mask_BTM: jax.Array,
+    kind: Attention,
+    sink_N: jax.Array | None,
+) -> jax.Array:
     k_BGMH, v_BGMH = (load(stored, q_BTNH.dtype) for stored in (rows.k_BGMH, rows.v_BGMH))
-    return masked_attention(q_BTNH, k_BGMH, v_BGMH, mask_BTM)
+    return masked_attention(q_BTNH, k_BGMH, v_BGMH, mask_BTM, kind, sink_N)
 
 
 def extend(
@@ -127,16 +137,20 @@ def extend(
     """
     offset_BT = jnp.arange(tokens_BT.shape[1])[None, :]
     position_BT, is_real_BT = start_B[:, None] + offset_BT, offset_BT < count_B[:, None]
-    x_BTD = params["embed_VD"][tokens_BT]
+    x_BTD = scaled(params["embed_VD"][tokens_BT], shape.embed_scale)
     extended, expert_LBTK = [], []
-    for layer, layer_memory in zip(params["layers"], memory, strict=True):
-        q, k, v = project_qkv(layer, x_BTD, position_BT, shape)
-        layer_memory = layer_memory.write(position_BT, is_real_BT, k, v)
+    for kind, layer, layer_memory in zip(shape.layers, params["layers"], memory, strict=True):
+
+        def mix(h_BTD, kind=kind, layer=layer, memory=layer_memory):
+            q, k, v = project_qkv(layer, h_BTD, position_BT, kind)
+            memory = memory.write(position_BT, is_real_BT, k, v)
+            out_BTNH = memory.attend(q, position_BT, kind.mixer, layer.get("sink_N"))
+            return project_out(layer, out_BTNH, h_BTD, kind.mixer), memory
+
+        feed = partial(feed_forward, layer, kind=kind)
+        x_BTD, layer_memory, stats = residual_blocks(layer, x_BTD, kind, mix, feed)
         extended.append(layer_memory)
-        x_BTD = x_BTD + project_out(layer, layer_memory.attend(q, position_BT))
-        y_BTD, stats = feed_forward(layer, x_BTD, shape)
-        x_BTD = x_BTD + y_BTD
         if stats is not None:
             expert_LBTK.append(stats.expert_TK.reshape(*tokens_BT.shape, -1))
     expert_BTLK = jnp.stack(expert_LBTK, axis=2).astype(jnp.int16) if expert_LBTK else None
-    return extended, rms_norm(x_BTD, params["final_norm_D"], shape.norm_eps), expert_BTLK
+    return extended, final_hidden(params, x_BTD, shape), expert_BTLK

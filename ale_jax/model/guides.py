@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from ale_jax.config.model import PolicyShape
+from ale_jax.config.architecture import PolicyShape
 from ale_jax.records import FORCED, MASK_WORD, MAX_MASKS
 
 # The logit of a token that was not allowed. Its probability p is 0, and so is p log p, also in

@@ -6,18 +6,19 @@ Compiling 48 layers for a TPU takes a quarter of an hour or more; the scan takes
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from ale_jax.config.model import PolicyShape
-from ale_jax.model.compute import product, weight
+from ale_jax.config.architecture import Attention, Dense, Layer, Norm, PolicyShape
+from ale_jax.model.compute import product, scaled, weight
 from ale_jax.model.moe import RouterStats, moe
 from ale_jax.model.params import Params
+from ale_jax.model.rope import rotary
 
 # A finite stand-in for -inf: a row whose keys are all masked (padding) must give numbers, not NaN.
 MASKED = -1e30
@@ -26,58 +27,37 @@ MASKED = -1e30
 SCANNED = 8
 
 
-def rms_norm(x: jax.Array, scale: jax.Array, eps: float) -> jax.Array:
-    """x / rms(x) * scale over the last axis, computed in float32."""
+def rms_norm(x: jax.Array, weight: jax.Array, norm: Norm) -> jax.Array:
+    """x / rms(x) * weight over the last axis, or axes as many as the weight has; in float32."""
+    axes = tuple(range(x.ndim - weight.ndim, x.ndim))
     x32 = x.astype(jnp.float32)
-    inverse = jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + eps)
-    return (x32 * inverse * jnp.expand_dims(scale, range(x.ndim - 1))).astype(x.dtype)
-
-
-def rotary(x_BTNH: jax.Array, position_BT: jax.Array, shape: PolicyShape) -> jax.Array:
-    """Rotates pairs (i, i + H/2) of each head by position * frequency_i (the "half" layout)."""
-    half = x_BTNH.shape[-1] // 2
-    # float32: bfloat16 rounds 257 to 256, which would make two positions one.
-    frequency = rotary_frequencies(shape)[None, None, None, :]
-    angle = position_BT[:, :, None, None].astype(jnp.float32) * frequency
-    cos, sin = jnp.cos(angle).astype(x_BTNH.dtype), jnp.sin(angle).astype(x_BTNH.dtype)
-    a, b = x_BTNH[..., :half], x_BTNH[..., half:]
-    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
-
-
-def rotary_frequencies(shape: PolicyShape) -> np.ndarray:
-    """Radians per position of each pair, [H/2]: theta^(-2i/H).
-
-    With `llama3_rope`, frequencies whose waves are long compared with the pretraining context are
-    divided by `factor`, those with short waves are kept, and those in between are blended (as in
-    transformers).
-    """
-    half = shape.head_width // 2
-    frequency = shape.rope_theta ** (-np.arange(half, dtype=np.float64) / half)
-    if shape.llama3_rope:
-        factor, low, high, trained = shape.llama3_rope
-        waves = trained * frequency / (2 * np.pi)  # number of waves within the pretraining context
-        kept = np.clip((waves - low) / (high - low), 0.0, 1.0)
-        frequency = frequency * (kept + (1 - kept) / factor)
-    return frequency.astype(np.float32)
+    inverse = jax.lax.rsqrt(jnp.mean(x32 * x32, axis=axes, keepdims=True) + norm.eps)
+    scale = 1.0 + weight.astype(jnp.float32) if norm.plus_one else weight
+    return (x32 * inverse * jnp.expand_dims(scale, range(x.ndim - weight.ndim))).astype(x.dtype)
 
 
 def project_qkv(
-    layer: Params, x_BTD: jax.Array, position_BT: jax.Array, shape: PolicyShape
+    layer: Params, x_BTD: jax.Array, position_BT: jax.Array, kind: Layer
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Queries [B,T,N,H], keys and values [B,T,G,H]. With `qk_norm`, queries and keys are normalized
-    per head; then they are rotated."""
-    h_BTD = rms_norm(x_BTD, layer["attn_norm_D"], shape.norm_eps)
-    q_BTNH = _by_head(h_BTD, weight(layer, "q_DNH", h_BTD.dtype))
-    k_BTGH = _by_head(h_BTD, weight(layer, "k_DGH", h_BTD.dtype))
-    v_BTGH = _by_head(h_BTD, weight(layer, "v_DGH", h_BTD.dtype))
-    if shape.qkv_bias:
+    """Queries [B,T,N,H], keys and values [B,T,G,H] of a block's input, normalised and rotated as
+    the layer's kind says."""
+    attention = kind.mixer
+    q_BTNH = _by_head(x_BTD, weight(layer, "q_DNH", x_BTD.dtype))
+    k_BTGH = _by_head(x_BTD, weight(layer, "k_DGH", x_BTD.dtype))
+    v_BTGH = _by_head(x_BTD, weight(layer, "v_DGH", x_BTD.dtype))
+    if attention.bias:
         q_BTNH = q_BTNH + layer["q_bias_NH"][None, None]
         k_BTGH = k_BTGH + layer["k_bias_GH"][None, None]
         v_BTGH = v_BTGH + layer["v_bias_GH"][None, None]
-    if shape.qk_norm:
-        q_BTNH = rms_norm(q_BTNH, layer["q_norm_H"], shape.norm_eps)
-        k_BTGH = rms_norm(k_BTGH, layer["k_norm_H"], shape.norm_eps)
-    return rotary(q_BTNH, position_BT, shape), rotary(k_BTGH, position_BT, shape), v_BTGH
+    if attention.qk_norm:
+        of_head = attention.qk_norm == "head"
+        q_name, k_name = ("q_norm_H", "k_norm_H") if of_head else ("q_norm_NH", "k_norm_GH")
+        q_BTNH = rms_norm(q_BTNH, layer[q_name], kind.norm)
+        k_BTGH = rms_norm(k_BTGH, layer[k_name], kind.norm)
+    if attention.rope:
+        q_BTNH = rotary(q_BTNH, position_BT, attention.rope)
+        k_BTGH = rotary(k_BTGH, position_BT, attention.rope)
+    return q_BTNH, k_BTGH, v_BTGH
 
 
 def _by_head(x_BTD: jax.Array, weight_DNH: jax.Array) -> jax.Array:
@@ -86,7 +66,12 @@ def _by_head(x_BTD: jax.Array, weight_DNH: jax.Array) -> jax.Array:
 
 
 def masked_attention(
-    q_BTNH: jax.Array, k_BGMH: jax.Array, v_BGMH: jax.Array, mask_BTM: jax.Array
+    q_BTNH: jax.Array,
+    k_BGMH: jax.Array,
+    v_BGMH: jax.Array,
+    mask_BTM: jax.Array,
+    kind: Attention,
+    sink_N: jax.Array | None = None,
 ) -> jax.Array:
     """Computes the grouped-query attention of T queries over M keys, [B,T,N,H]. Products take
     inputs of the arrays' own type; scores and softmax are float32."""
@@ -98,10 +83,17 @@ def masked_attention(
     q_BGxH = q_BTNH.reshape(B, T, G, r, H).swapaxes(1, 2).reshape(B, G, T * r, H)
     score_BGxM = jnp.einsum("bgxh,bgmh->bgxm", q_BGxH, k_BGMH, preferred_element_type=jnp.float32)
     mask_BxM = jnp.repeat(mask_BTM, r, axis=1)
-    score_BGxM = jnp.where(mask_BxM[:, None], score_BGxM * H**-0.5, MASKED)
+    score_BGxM = soft_cap(score_BGxM * kind.scale, kind.cap)
+    score_BGxM = jnp.where(mask_BxM[:, None], score_BGxM, MASKED)
     largest_BGx1 = jax.lax.stop_gradient(score_BGxM.max(axis=-1, keepdims=True))
+    sink = None
+    if sink_N is not None:
+        sink = jnp.tile(sink_N.astype(jnp.float32).reshape(G, 1, r), (1, T, 1)).reshape(1, G, -1, 1)
+        largest_BGx1 = jnp.maximum(largest_BGx1, jax.lax.stop_gradient(sink))
     weight_BGxM = jnp.exp(score_BGxM - largest_BGx1)
     total_BGx1 = weight_BGxM.sum(axis=-1, keepdims=True)
+    if sink is not None:
+        total_BGx1 = total_BGx1 + jnp.exp(sink - largest_BGx1)
     # The division by the total follows the product, which has fewer elements.
     weight_BGxM = weight_BGxM.astype(v_BGMH.dtype)
     out_BGxH = jnp.einsum(
@@ -111,60 +103,121 @@ def masked_attention(
     return out_BGxH.reshape(B, G, T, r, H).swapaxes(1, 2).reshape(B, T, N, H)
 
 
-def project_out(layer: Params, out_BTNH: jax.Array) -> jax.Array:
-    """Projects the outputs of the heads into the residual stream, [B,T,D]."""
+def soft_cap(x: jax.Array, cap: float) -> jax.Array:
+    """Returns cap * tanh(x / cap); x itself if the cap is 0."""
+    return cap * jnp.tanh(x / cap) if cap else x
+
+
+def project_out(layer: Params, out_BTNH: jax.Array, x_BTD: jax.Array, kind: Attention) -> jax.Array:
+    """Projects the outputs of the heads to the width of the residual stream, [B,T,D]. x_BTD: what
+    queries and keys were projected from."""
     *rows, N, H = out_BTNH.shape
+    if kind.gated:
+        gate_BTNH = _by_head(x_BTD, weight(layer, "gate_DNH", x_BTD.dtype))
+        out_BTNH = out_BTNH * jax.nn.sigmoid(gate_BTNH)
     o_NHD = weight(layer, "o_NHD", out_BTNH.dtype)
-    return product(out_BTNH.reshape(*rows, N * H), o_NHD.reshape(N * H, -1))
+    out_BTD = product(out_BTNH.reshape(*rows, N * H), o_NHD.reshape(N * H, -1))
+    return out_BTD + layer["o_bias_D"][None, None] if kind.out_bias else out_BTD
+
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "silu": jax.nn.silu,
+    "gelu": functools.partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+}
 
 
 def feed_forward(
-    layer: Params, x_BTD: jax.Array, shape: PolicyShape, replay_BTK: jax.Array | None = None
+    layer: Params, x_BTD: jax.Array, kind: Layer, replay_BTK: jax.Array | None = None
 ) -> tuple[jax.Array, RouterStats | None]:
-    """Computes SwiGLU, dense or as a mixture of experts. Also returns the router's statistics for
-    the balancing loss. replay_BTK: see `moe.route`."""
-    h_BTD = rms_norm(x_BTD, layer["ffn_norm_D"], shape.norm_eps)
-    if "router_DE" not in layer:
-        gate, up, down = (weight(layer, n, h_BTD.dtype) for n in ("gate_DF", "up_DF", "down_FD"))
-        hidden_BTF = jax.nn.silu(product(h_BTD, gate)) * product(h_BTD, up)
-        return product(hidden_BTF, down), None
-    return moe(layer, h_BTD, shape, replay_BTK)
+    """Computes the gated feed-forward of a block's input, dense or as a mixture of experts. Also
+    returns the router's statistics for the balancing loss. replay_BTK: see `moe.route`."""
+    if isinstance(kind.feed_forward, Dense):
+        return _dense(layer, x_BTD, kind.feed_forward), None
+    return moe(layer, x_BTD, kind.feed_forward, replay_BTK)
+
+
+def _dense(layer: Params, x_BTD: jax.Array, kind: Dense) -> jax.Array:
+    gate, up, down = (weight(layer, n, x_BTD.dtype) for n in ("gate_DF", "up_DF", "down_FD"))
+    gate_BTF, up_BTF = product(x_BTD, gate), product(x_BTD, up)
+    if kind.bias:
+        gate_BTF = gate_BTF + layer["gate_bias_F"][None, None]
+        up_BTF = up_BTF + layer["up_bias_F"][None, None]
+    out_BTD = product(ACTIVATIONS[kind.activation](gate_BTF) * up_BTF, down)
+    return out_BTD + layer["down_bias_D"][None, None] if kind.bias else out_BTD
+
+
+def block_input(layer: Params, x_BTD: jax.Array, kind: Layer, block: str) -> jax.Array:
+    """Returns what a block of a layer is given of the residual stream. block: "attn" or "ffn"."""
+    norm = kind.norm
+    return x_BTD if norm.place == "after" else rms_norm(x_BTD, layer[f"{block}_norm_D"], norm)
+
+
+Block = Callable[[jax.Array], tuple[jax.Array, Any]]
+
+
+def residual_blocks(
+    layer: Params, x_BTD: jax.Array, kind: Layer, mix: Block, feed: Block
+) -> tuple[jax.Array, Any, Any]:
+    """Adds to the residual stream what the two blocks of a layer make of it, each normalised as the
+    kind says. Also returns what each block returns beside.
+
+    mix, feed: map the block's input [B,T,D] to its output and something else.
+    """
+
+    def add(x_BTD: jax.Array, block: Block, name: str) -> tuple[jax.Array, Any]:
+        y_BTD, beside = block(block_input(layer, x_BTD, kind, name))
+        if kind.norm.place != "before":
+            y_BTD = rms_norm(y_BTD, layer[f"{name}_after_norm_D"], kind.norm)
+        return x_BTD + scaled(y_BTD, kind.residual), beside
+
+    x_BTD, of_mixer = add(x_BTD, mix, "attn")
+    x_BTD, of_feed = add(x_BTD, feed, "ffn")
+    return x_BTD, of_mixer, of_feed
+
+
+def final_hidden(params: Params, x_BTD: jax.Array, shape: PolicyShape) -> jax.Array:
+    """Returns what the head is applied to, [B,T,D], of the residual stream after all layers."""
+    return scaled(rms_norm(x_BTD, params["final_norm_D"], shape.norm), shape.hidden_scale)
 
 
 def apply_in_turn(
-    apply: Callable[[jax.Array, Any], tuple[jax.Array, Any]],
+    apply: Callable[[Layer, jax.Array, Any], tuple[jax.Array, Any]],
     x: jax.Array,
+    kinds: Sequence[Layer],
     layers: Sequence[Any],
     for_scan: Callable[[Any], Any],
 ) -> tuple[jax.Array, list[Any]]:
-    """Returns the last x of `x, out = apply(x, layer)` for each layer in turn, and the list of each
-    out.
+    """Returns the last x of `x, out = apply(kind, x, layer)` for each layer in turn, and the list
+    of each out.
 
     layers: trees of arrays, which differ in form where the model's layers do. for_scan: what of a
     layer is stacked, which `apply` must accept in its place. Smaller is better.
     """
     outs: list[Any] = []
-    for alike in runs(layers):
+    for kind, alike in runs(kinds, layers):
+        step = functools.partial(apply, kind)
         if len(alike) < SCANNED:
             for layer in alike:
-                x, out = apply(x, layer)
+                x, out = step(x, layer)
                 outs.append(out)
             continue
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(for_scan, alike))
-        x, stacked_outs = jax.lax.scan(apply, x, stacked)
+        x, stacked_outs = jax.lax.scan(step, x, stacked)
         outs += [_each(stacked_outs, i) for i in range(len(alike))]
     return x, outs
 
 
-def scanned(layers: Sequence[Any]) -> list[Any]:
+def scanned(kinds: Sequence[Layer], layers: Sequence[Any]) -> list[Any]:
     """Returns those of the layers that are scanned."""
-    return [layer for alike in runs(layers) if len(alike) >= SCANNED for layer in alike]
+    return [layer for _, alike in runs(kinds, layers) if len(alike) >= SCANNED for layer in alike]
 
 
-def runs(layers: Sequence[Any]) -> Iterator[list[Any]]:
-    """Yields the layers, in runs of one form."""
-    for _, alike in itertools.groupby(layers, key=_form):
-        yield list(alike)
+def runs(kinds: Sequence[Layer], layers: Sequence[Any]) -> Iterator[tuple[Layer, list[Any]]]:
+    """Yields the layers, in runs of one kind and form."""
+    pairs = zip(kinds, layers, strict=True)
+    for (kind, *_), alike in itertools.groupby(pairs, key=lambda pair: (pair[0], *_form(pair[1]))):
+        yield kind, [layer for _, layer in alike]
 
 
 def _form(layer: Any) -> tuple[Any, ...]:

@@ -11,7 +11,8 @@ import math
 import jax
 import jax.numpy as jnp
 
-from ale_jax.config.model import LoraShape, PolicyShape
+from ale_jax.config.architecture import PolicyShape
+from ale_jax.config.model import LoraShape
 from ale_jax.model.params import Dims, Init, Param, Params, init_table, param_table
 
 RANK = -1  # stands for the adapter's rank among the dims of a map

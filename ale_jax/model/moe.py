@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from ale_jax.config.model import PolicyShape
+from ale_jax.config.architecture import Experts, PolicyShape
 from ale_jax.model.capacity_dispatch import (
     Weights,
     all_experts,
@@ -18,7 +18,7 @@ from ale_jax.model.capacity_dispatch import (
     capacity_dispatch,
     weighted_sum,
 )
-from ale_jax.model.compute import weight
+from ale_jax.model.compute import product, scaled, weight
 from ale_jax.model.expert_parallel import AXIS, exchanged, gathered, own_share
 from ale_jax.model.params import Params
 from ale_jax.model.sharding import row_axes, sequence_axis
@@ -32,30 +32,59 @@ class RouterStats(NamedTuple):
 
 
 def route(
-    router_DE: jax.Array, x_TD: jax.Array, shape: PolicyShape, replay_TK: jax.Array | None = None
+    layer: Params, x_TD: jax.Array, kind: Experts, replay_TK: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns router probabilities [T,E], the K largest as weights [T,K], and their experts [T,K].
+    """Returns router probabilities [T,E], the weights of the chosen experts [T,K], and these
+    experts [T,K].
 
     replay_TK: experts to use instead, weighted by the router's own probabilities of them; -1 leaves
     the choice to the router. Gradients flow through the weights either way.
     """
     # By default, accelerators round the inputs of a product.
-    score_TE = jnp.matmul(x_TD, router_DE, precision="highest", preferred_element_type=jnp.float32)
-    prob_TE = jax.nn.softmax(score_TE, axis=-1)
-    weight_TK, expert_TK = jax.lax.top_k(prob_TE, shape.experts_per_token)
+    score_TE = jnp.matmul(
+        x_TD, layer["router_DE"], precision="highest", preferred_element_type=jnp.float32
+    )
+    if kind.score == "softmax":
+        prob_TE = jax.nn.softmax(score_TE, axis=-1)
+    else:
+        prob_TE = jax.nn.sigmoid(score_TE)
+    weight_TK, expert_TK = _choose(layer, prob_TE, kind)
     if replay_TK is not None:
         expert_TK = jnp.where(replay_TK < 0, expert_TK, replay_TK)
         weight_TK = jnp.take_along_axis(prob_TE, expert_TK, axis=1)
-    if shape.norm_topk_prob:
+    if kind.renormalise:
         weight_TK = weight_TK / weight_TK.sum(axis=-1, keepdims=True)
-    return prob_TE, weight_TK.astype(x_TD.dtype), expert_TK
+    if kind.score == "sigmoid":  # the statistics are of shares
+        prob_TE = prob_TE / prob_TE.sum(axis=-1, keepdims=True)
+    return prob_TE, scaled(weight_TK, kind.scale).astype(x_TD.dtype), expert_TK
+
+
+def _choose(layer: Params, prob_TE: jax.Array, kind: Experts) -> tuple[jax.Array, jax.Array]:
+    """The probabilities of each token's experts, and the experts, [T,K]."""
+    if not kind.choice_bias and kind.groups == 1:
+        return jax.lax.top_k(prob_TE, kind.per_token)
+    wanted_TE = prob_TE + layer["router_bias_E"] if kind.choice_bias else prob_TE
+    if kind.groups > 1:
+        wanted_TE = _of_best_groups(wanted_TE, kind)
+    _, expert_TK = jax.lax.top_k(jax.lax.stop_gradient(wanted_TE), kind.per_token)
+    return jnp.take_along_axis(prob_TE, expert_TK, axis=1), expert_TK
+
+
+def _of_best_groups(wanted_TE: jax.Array, kind: Experts) -> jax.Array:
+    """The same, with -inf for the experts of all groups but the best (arXiv 2412.19437, section
+    2.1.2)."""
+    by_group = wanted_TE.reshape(len(wanted_TE), kind.groups, -1)
+    merit = jax.lax.top_k(by_group, 2)[0].sum(axis=-1)
+    _, best = jax.lax.top_k(merit, kind.top_groups)
+    is_best = jax.nn.one_hot(best, kind.groups).sum(axis=1) > 0
+    return jnp.where(is_best[..., None], by_group, -jnp.inf).reshape(wanted_TE.shape)
 
 
 def moe(
-    layer: Params, x_BTD: jax.Array, shape: PolicyShape, replay_BTK: jax.Array | None = None
+    layer: Params, x_BTD: jax.Array, kind: Experts, replay_BTK: jax.Array | None = None
 ) -> tuple[jax.Array, RouterStats]:
-    """Computes the sum over each token's K experts of weight * SwiGLU_expert(x). No token is ever
-    dropped.
+    """Computes the sum over each token's K experts of weight * SwiGLU_expert(x), and the shared
+    experts' part. No token is ever dropped.
 
     Under a mesh (`jax.set_mesh`) each device routes its own tokens, and experts on other devices
     are reached by an all-to-all. replay_BTK: see `route`.
@@ -65,10 +94,13 @@ def moe(
         weight(layer, name, x_BTD.dtype) for name in ("gate_EDF", "up_EDF", "down_EFD")
     )
     weights = gate_EDF, up_EDF, down_EFD
+    router: Params = {name: layer[name] for name in ("router_DE", "router_bias_E") if name in layer}
     if mesh.empty or mesh.size == 1:
-        out_BTD, *stats = _on_one_device(layer["router_DE"], weights, x_BTD, replay_BTK, shape)
+        out_BTD, *stats = _on_one_device(router, weights, x_BTD, replay_BTK, kind)
     else:
-        out_BTD, *stats = _on_mesh(layer["router_DE"], weights, x_BTD, replay_BTK, shape, mesh)
+        out_BTD, *stats = _on_mesh(router, weights, x_BTD, replay_BTK, kind, mesh)
+    if kind.shared:
+        out_BTD = out_BTD + _shared(layer, x_BTD, kind)
     return out_BTD, RouterStats(*(each.reshape(-1, each.shape[-1]) for each in stats))
 
 
@@ -76,32 +108,32 @@ Outcome = tuple[jax.Array, jax.Array, jax.Array]  # [B,T,D], prob [B,T,E], exper
 
 
 def _on_one_device(
-    router_DE: jax.Array,
+    router: Params,
     weights: Weights,
     x_BTD: jax.Array,
     replay_BTK: jax.Array | None,
-    shape: PolicyShape,
+    kind: Experts,
 ) -> Outcome:
     def compute(x_TD, weight_TK, expert_TK):
-        if are_few(*expert_TK.shape, shape.num_experts):
+        if are_few(*expert_TK.shape, kind.num):
             return all_experts(weights, x_TD, weight_TK, expert_TK)
         return weighted_sum(capacity_dispatch(weights, x_TD, expert_TK), weight_TK)
 
-    return _routed(router_DE, x_BTD, replay_BTK, shape, compute)
+    return _routed(router, x_BTD, replay_BTK, kind, compute)
 
 
 def _on_mesh(
-    router_DE: jax.Array,
+    router: Params,
     weights: Weights,
     x_BTD: jax.Array,
     replay_BTK: jax.Array | None,
-    shape: PolicyShape,
+    kind: Experts,
     mesh: jax.sharding.AbstractMesh,
 ) -> Outcome:
     rows, devices = row_axes(x_BTD.shape[0], mesh), mesh.shape[AXIS]
     tokens = PartitionSpec(rows, sequence_axis(x_BTD.shape[1], mesh))
 
-    def share(router_DE, weights, x_BTD, replay_BTK):
+    def share(router, weights, x_BTD, replay_BTK):
         def compute(x_TD, weight_TK, expert_TK):
             (T, K), held = expert_TK.shape, weights[0].shape[0]
             if AXIS in rows and are_few(T * devices, K, held):
@@ -113,7 +145,7 @@ def _on_mesh(
             out_TD = own_share(weights, x_TD, weight_TK, expert_TK)
             return jax.lax.psum(out_TD, ("tensor", AXIS))
 
-        return _routed(router_DE, x_BTD, replay_BTK, shape, compute)
+        return _routed(router, x_BTD, replay_BTK, kind, compute)
 
     up, down = PartitionSpec(AXIS, None, "tensor"), PartitionSpec(AXIS, "tensor", None)
     # check_vma=False: within loops JAX cannot tell whether a value is the same on several devices.
@@ -122,26 +154,37 @@ def _on_mesh(
         in_specs=(PartitionSpec(), (up, up, down), tokens, tokens),
         out_specs=(tokens, tokens, tokens),
         check_vma=False,
-    )(router_DE, weights, x_BTD, replay_BTK)
+    )(router, weights, x_BTD, replay_BTK)
 
 
 def _routed(
-    router_DE: jax.Array,
+    router: Params,
     x_BTD: jax.Array,
     replay_BTK: jax.Array | None,
-    shape: PolicyShape,
+    kind: Experts,
     compute: Callable[[jax.Array, jax.Array, jax.Array], jax.Array],
 ) -> Outcome:
     """compute: (x_TD, weight_TK, expert_TK) -> the weighted sum of each token's experts [T,D]."""
     B, T, D = x_BTD.shape
     x_TD = x_BTD.reshape(B * T, D)
     replay_TK = None if replay_BTK is None else replay_BTK.reshape(B * T, -1)
-    prob_TE, weight_TK, expert_TK = route(router_DE, x_TD, shape, replay_TK)
+    prob_TE, weight_TK, expert_TK = route(router, x_TD, kind, replay_TK)
     out_TD = compute(x_TD, weight_TK, expert_TK)
     out_BTD, prob_BTE, expert_BTK = (
         each.reshape(B, T, -1) for each in (out_TD, prob_TE, expert_TK)
     )
     return out_BTD, prob_BTE, expert_BTK
+
+
+def _shared(layer: Params, x_BTD: jax.Array, kind: Experts) -> jax.Array:
+    """What the experts that every token goes to add, [B,T,D]."""
+    names = ("shared_gate_DF", "shared_up_DF", "shared_down_FD")
+    gate, up, down = (weight(layer, name, x_BTD.dtype) for name in names)
+    out_BTD = product(jax.nn.silu(product(x_BTD, gate)) * product(x_BTD, up), down)
+    if not kind.shared_gate:
+        return out_BTD
+    share_BT1 = jax.nn.sigmoid(product(x_BTD, weight(layer, "shared_share_D1", x_BTD.dtype)))
+    return share_BT1 * out_BTD
 
 
 class RouterSums(NamedTuple):

@@ -18,24 +18,32 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
+from ale_jax.config.architecture import Attention
 from ale_jax.model.cache import Int8, LayerPages, on_each_shard
 
 Kernel = Callable[[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
 
 
-def has_kernel(platform: str, pages: LayerPages) -> bool:
-    """Returns whether a platform has a kernel that reads such pages; none reads int8."""
-    return platform in KERNELS and not isinstance(pages.k_GPbH, Int8)
+def has_kernel(platform: str, pages: LayerPages, kind: Attention) -> bool:
+    """Returns whether a platform has a kernel that reads such pages, none of which reads int8, and
+    computes such attention."""
+    is_plain = not (kind.window or kind.cap or kind.sinks)
+    return platform in KERNELS and is_plain and not isinstance(pages.k_GPbH, Int8)
 
 
 def paged_attention(
-    q_BNH: jax.Array, pages: LayerPages, page_BW: jax.Array, length_B: jax.Array, platform: str
+    q_BNH: jax.Array,
+    pages: LayerPages,
+    page_BW: jax.Array,
+    length_B: jax.Array,
+    platform: str,
+    scale: float,
 ) -> jax.Array:
     """Computes the grouped-query attention of one query per conversation over its first `length_B`
     tokens, [B,N,H]. The compiler cannot partition a kernel, so each device calls it for its own
     shard."""
     kernel = on_each_shard("BN GP GP B B -> BN")(KERNELS[platform])
-    scale = q_BNH.shape[-1] ** -0.5  # the kernels leave the scaling to their callers
+    # The kernels leave the scaling to their callers.
     return kernel(q_BNH * scale, pages.k_GPbH, pages.v_GPbH, page_BW, length_B.astype(jnp.int32))
 
 
@@ -80,21 +88,22 @@ def splash_attention(
     k_BTGH: jax.Array,
     v_BTGH: jax.Array,
     segment_BT: jax.Array,
+    kind: Attention,
     interpret: bool = False,
 ) -> jax.Array:
     """[B,T,N,H] by JAX's kernel for TPUs. interpret: run on any platform, slowly."""
-    _, T, N, H = q_BTNH.shape
-    kernel = _splash_kernel(T, N, interpret)
+    _, T, N, _ = q_BTNH.shape
+    kernel = _splash_kernel(T, N, kind, interpret)
 
     def attend_row(q_TNH, k_TGH, v_TGH, segment_T):
-        heads_first = (x.swapaxes(0, 1) for x in (q_TNH * H**-0.5, k_TGH, v_TGH))
+        heads_first = (x.swapaxes(0, 1) for x in (q_TNH * kind.scale, k_TGH, v_TGH))
         out_NTH = kernel(*heads_first, segment_ids=splash.SegmentIds(segment_T, segment_T))
         return out_NTH.swapaxes(0, 1)
 
     return jax.vmap(attend_row)(q_BTNH, k_BTGH, v_BTGH, segment_BT).astype(q_BTNH.dtype)
 
 
-def _splash_kernel(T: int, N: int, interpret: bool):
+def _splash_kernel(T: int, N: int, kind: Attention, interpret: bool):
     block = next(size for size in _SPLASH_BLOCKS if T % size == 0)
     sizes = splash.BlockSizes(
         block_q=block,
@@ -104,24 +113,43 @@ def _splash_kernel(T: int, N: int, interpret: bool):
         block_q_dq=block,
         block_kv_dq=block,
     )
-    mask = splash.MultiHeadMask([splash.CausalMask((T, T))] * N)
-    return splash.make_splash_mha_single_device(mask, block_sizes=sizes, interpret=interpret)
+    return splash.make_splash_mha_single_device(
+        splash.MultiHeadMask([_splash_mask(T, kind)] * N),
+        block_sizes=sizes,
+        attn_logits_soft_cap=kind.cap or None,
+        interpret=interpret,
+    )
 
 
-def cudnn_takes(H: int, dtype: jnp.dtype) -> bool:
-    """Returns whether cuDNN, on the local devices, supports this type and heads of this width plus
-    the codes of `attend_with_codes`."""
+def _splash_mask(T: int, kind: Attention) -> splash.Mask:
+    if kind.window:
+        return splash.LocalMask((T, T), (kind.window - 1, 0), 0)
+    return splash.CausalMask((T, T))
+
+
+def cudnn_takes(H: int, dtype: jnp.dtype, kind: Attention) -> bool:
+    """Returns whether cuDNN, on the local devices, supports this type and kind, and heads of this
+    width plus the codes of `attend_with_codes`."""
     is_hopper = float(jax.devices()[0].compute_capability) >= 9
     widest = 256 if is_hopper else 128
-    return dtype in (jnp.bfloat16, jnp.float16) and H % 8 == 0 and widest >= H + _CODE_WIDTH
+    fits = H % 8 == 0 and widest >= H + _CODE_WIDTH
+    return dtype in (jnp.bfloat16, jnp.float16) and fits and not kind.cap
 
 
 def cudnn_attention(
-    q_BTNH: jax.Array, k_BTGH: jax.Array, v_BTGH: jax.Array, segment_BT: jax.Array
+    q_BTNH: jax.Array,
+    k_BTGH: jax.Array,
+    v_BTGH: jax.Array,
+    segment_BT: jax.Array,
+    kind: Attention,
 ) -> jax.Array:
     """[B,T,N,H] by cuDNN's flash attention, which supports causal masks but not segments."""
     attention = functools.partial(
-        jax.nn.dot_product_attention, is_causal=True, implementation="cudnn"
+        jax.nn.dot_product_attention,
+        scale=kind.scale,
+        is_causal=True,
+        local_window_size=(kind.window - 1, 0) if kind.window else None,
+        implementation="cudnn",
     )
     return attend_with_codes(attention, q_BTNH, k_BTGH, v_BTGH, segment_BT)
 
@@ -133,8 +161,8 @@ def attend_with_codes(
     v_BTGH: jax.Array,
     segment_BT: jax.Array,
 ) -> jax.Array:
-    """Computes attention within segments, by a kernel `attention` (q, k, v, scale=...) that does
-    not support segments.
+    """Computes attention within segments, by a kernel `attention` (q, k, v) that does not
+    support segments.
 
     Each segment has a set of dimensions, which none of another segment contains. A key has
     -_CODE_SIZE in those of its segment, a query _CODE_SIZE in all others. So the products with keys
@@ -150,7 +178,7 @@ def attend_with_codes(
         return jnp.concatenate([x, jnp.broadcast_to(code, (*x.shape[:-1], code.shape[-1]))], -1)
 
     q, k = widen(q_BTNH, _CODE_SIZE * (1 - code_BT1c)), widen(k_BTGH, -_CODE_SIZE * code_BT1c)
-    out = attention(q, k, widen(v_BTGH, jnp.zeros_like(code_BT1c)), scale=H**-0.5)
+    out = attention(q, k, widen(v_BTGH, jnp.zeros_like(code_BT1c)))
     return out[..., :H]
 
 

@@ -10,7 +10,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ale_jax.config.model import PolicyShape
+from ale_jax.config.architecture import (
+    Attention,
+    Dense,
+    FeedForward,
+    Layer,
+    Norm,
+    PolicyShape,
+)
 
 Params = dict[str, Any]  # nested: {"embed_VD": array, "layers": [{...}, ...], ...}
 Init = Callable[[jax.Array, tuple[int, ...], jnp.dtype], jax.Array]
@@ -56,62 +63,98 @@ def param_table(shape: PolicyShape) -> Params:
     V, D = shape.vocab_size, shape.width
     table: Params = {
         "embed_VD": Param((V, D), ("vocab", "embed"), _normal(D)),
-        "layers": [_layer_table(shape, i) for i in range(shape.num_layers)],
-        "final_norm_D": Param((D,), ("norm",), _ONES),
+        "layers": [_layer_table(D, kind) for kind in shape.layers],
+        "final_norm_D": _norm(shape.norm, (D,)),
     }
     if not shape.tie_embeddings:
         table["head_DV"] = Param((D, V), ("embed", "vocab"), _normal(D))
     return table
 
 
-def _layer_table(shape: PolicyShape, layer: int) -> Params:
-    D, N, G, H = shape.width, shape.num_heads, shape.num_kv_heads, shape.head_width
-    return {
-        "attn_norm_D": Param((D,), ("norm",), _ONES),
+def _layer_table(D: int, kind: Layer) -> Params:
+    """One layer's weights. Their order is that of the keys of their initial values, which must not
+    change from one version to the next."""
+    return (
+        _block_norms("attn", D, kind.norm)
+        | _attention_table(D, kind.mixer, kind.norm)
+        | _block_norms("ffn", D, kind.norm)
+        | _feed_forward_table(D, kind.feed_forward)
+    )
+
+
+def _block_norms(block: str, D: int, norm: Norm) -> Params:
+    table = {}
+    if norm.place != "after":
+        table[f"{block}_norm_D"] = _norm(norm, (D,))
+    if norm.place != "before":
+        table[f"{block}_after_norm_D"] = _norm(norm, (D,))
+    return table
+
+
+def _norm(norm: Norm, size: Dims) -> Param:
+    axes = ("norm",) if len(size) == 1 else (None,) * len(size)
+    return Param(size, axes, _ZEROS if norm.plus_one else _ONES)
+
+
+def _attention_table(D: int, kind: Attention, norm: Norm) -> Params:
+    N, G, H = kind.num_heads, kind.num_kv_heads, kind.head_width
+    table = {
         "q_DNH": Param((D, N, H), ("embed", "heads", "head"), _normal(D), ((0,), (1, 2))),
         "k_DGH": Param((D, G, H), ("embed", "kv_heads", "head"), _normal(D), ((0,), (1, 2))),
         "v_DGH": Param((D, G, H), ("embed", "kv_heads", "head"), _normal(D), ((0,), (1, 2))),
-        **_qk_norm_table(shape),
-        **_bias_table(shape),
         "o_NHD": Param(
             (N, H, D), ("heads", "head", "embed"), _normal(N * H, WRITER_GAIN), ((0, 1), (2,))
         ),
-        "ffn_norm_D": Param((D,), ("norm",), _ONES),
-        **(_expert_table(shape) if shape.has_experts(layer) else _dense_table(shape)),
     }
+    if kind.qk_norm == "head":
+        table |= {"q_norm_H": _norm(norm, (H,)), "k_norm_H": _norm(norm, (H,))}
+    if kind.qk_norm == "width":
+        table |= {"q_norm_NH": _norm(norm, (N, H)), "k_norm_GH": _norm(norm, (G, H))}
+    if kind.bias:
+        kv = Param((G, H), ("kv_heads", "head"), _ZEROS)
+        q = Param((N, H), ("heads", "head"), _ZEROS)
+        table |= {"q_bias_NH": q, "k_bias_GH": kv, "v_bias_GH": kv}
+    if kind.out_bias:
+        table["o_bias_D"] = Param((D,), ("embed",), _ZEROS)
+    if kind.sinks:
+        table["sink_N"] = Param((N,), ("heads",), _ZEROS)
+    if kind.gated:
+        axes = ("embed", "heads", "head")
+        table["gate_DNH"] = Param((D, N, H), axes, _normal(D), ((0,), (1, 2)))
+    return table
 
 
-def _qk_norm_table(shape: PolicyShape) -> Params:
-    scale = Param((shape.head_width,), ("norm",), _ONES)
-    return {"q_norm_H": scale, "k_norm_H": scale} if shape.qk_norm else {}
-
-
-def _bias_table(shape: PolicyShape) -> Params:
-    if not shape.qkv_bias:
-        return {}
-    N, G, H = shape.num_heads, shape.num_kv_heads, shape.head_width
-    kv = Param((G, H), ("kv_heads", "head"), _ZEROS)
-    return {"q_bias_NH": Param((N, H), ("heads", "head"), _ZEROS), "k_bias_GH": kv, "v_bias_GH": kv}
-
-
-def _dense_table(shape: PolicyShape) -> Params:
-    D, F = shape.width, shape.mlp_width
-    return {
-        "gate_DF": Param((D, F), ("embed", "ffw"), _normal(D), ((0,), (1,))),
-        "up_DF": Param((D, F), ("embed", "ffw"), _normal(D), ((0,), (1,))),
-        "down_FD": Param((F, D), ("ffw", "embed"), _normal(F, WRITER_GAIN), ((0,), (1,))),
-    }
-
-
-def _expert_table(shape: PolicyShape) -> Params:
-    D, E, F = shape.width, shape.num_experts, shape.expert_width
-    return {
+def _feed_forward_table(D: int, kind: FeedForward) -> Params:
+    if isinstance(kind, Dense):
+        table = _gated(D, kind.width)
+        if kind.bias:
+            inner = Param((kind.width,), ("ffw",), _ZEROS)
+            outer = Param((D,), ("embed",), _ZEROS)
+            table |= {"gate_bias_F": inner, "up_bias_F": inner, "down_bias_D": outer}
+        return table
+    E, F = kind.num, kind.width
+    table = {
         "router_DE": Param((D, E), ("embed", None), _normal(D)),
         "gate_EDF": Param((E, D, F), ("experts", "embed", "ffw"), _normal(D), ((1,), (2,))),
         "up_EDF": Param((E, D, F), ("experts", "embed", "ffw"), _normal(D), ((1,), (2,))),
         "down_EFD": Param(
             (E, F, D), ("experts", "ffw", "embed"), _normal(F, WRITER_GAIN), ((1,), (2,))
         ),
+    }
+    if kind.choice_bias:
+        table["router_bias_E"] = Param((E,), (None,), _ZEROS)
+    if kind.shared:
+        table |= {f"shared_{name}": each for name, each in _gated(D, kind.shared).items()}
+    if kind.shared_gate:
+        table["shared_share_D1"] = Param((D, 1), ("embed", None), _normal(D))
+    return table
+
+
+def _gated(D: int, F: int) -> Params:
+    return {
+        "gate_DF": Param((D, F), ("embed", "ffw"), _normal(D), ((0,), (1,))),
+        "up_DF": Param((D, F), ("embed", "ffw"), _normal(D), ((0,), (1,))),
+        "down_FD": Param((F, D), ("ffw", "embed"), _normal(F, WRITER_GAIN), ((0,), (1,))),
     }
 
 

@@ -10,17 +10,19 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from ale_jax.config.model import FLOAT32, Compute, PolicyShape
+from ale_jax.config.architecture import Layer, PolicyShape
+from ale_jax.config.model import FLOAT32, Compute
 from ale_jax.model.attention import SequencePermutation, packed_attention
 from ale_jax.model.blockwise_attention import Places
-from ale_jax.model.compute import cast_layer, product, recomputed
+from ale_jax.model.compute import cast_layer, product, recomputed, scaled
 from ale_jax.model.guides import SamplingMasks, restricted
 from ale_jax.model.layers import (
     apply_in_turn,
     feed_forward,
+    final_hidden,
     project_out,
     project_qkv,
-    rms_norm,
+    residual_blocks,
 )
 from ale_jax.model.lora import adapted_layers, merge_layer
 from ale_jax.model.moe import RouterStats
@@ -52,10 +54,10 @@ def hidden_states(
     places = Places(segment_BT, position_BT)
     replays = replay_by_layer(permutation, replay_BTLK, shape)
 
-    def apply_layer(x_BTD, layer):
+    def apply_layer(kind, x_BTD, layer):
         weights, adapters, replay_BTK = layer
         weights = cast_layer(merge_layer(weights, adapters), compute.compute_dtype)
-        return decoder_layer(weights, x_BTD, places, shape, replay_BTK)
+        return decoder_layer(weights, x_BTD, places, kind, replay_BTK)
 
     def for_scan(layer):
         weights, adapters, replay_BTK = layer
@@ -64,34 +66,45 @@ def hidden_states(
         return weights, adapters, replay_BTK
 
     layers = [(*each, replay) for each, replay in zip(adapted_layers(params), replays, strict=True)]
-    x_BTD = embed_tokens(params, tokens_BT, compute)
-    x_BTD, stats = apply_in_turn(recomputed(apply_layer, compute.remat), x_BTD, layers, for_scan)
+    x_BTD = embed_tokens(params, tokens_BT, shape, compute)
+    apply = recomputed(apply_layer, compute.remat)
+    x_BTD, stats = apply_in_turn(apply, x_BTD, shape.layers, layers, for_scan)
     every_stats = [
         permutation.collect_stats(each, len(tokens_BT)) for each in stats if each is not None
     ]
-    hidden_BTD = rms_norm(x_BTD, params["final_norm_D"], shape.norm_eps)
+    hidden_BTD = final_hidden(params, x_BTD, shape)
     return permutation.collect(hidden_BTD), every_stats
 
 
-def embed_tokens(params: Params, tokens_BT: jax.Array, compute: Compute) -> jax.Array:
+def embed_tokens(
+    params: Params, tokens_BT: jax.Array, shape: PolicyShape, compute: Compute
+) -> jax.Array:
     """Returns the input of the first layer, [B,T,D]."""
     # The cast follows the lookup, so that the gradients of a token's row are summed in float32.
-    return _look_up(params["embed_VD"], tokens_BT).astype(compute.compute_dtype)
+    x_BTD = _look_up(params["embed_VD"], tokens_BT).astype(compute.compute_dtype)
+    return scaled(x_BTD, shape.embed_scale)
 
 
 def decoder_layer(
     layer: Params,
     x_BTD: jax.Array,
     places: Places,
-    shape: PolicyShape,
+    kind: Layer,
     replay_BTK: jax.Array | None = None,
 ) -> tuple[jax.Array, RouterStats | None]:
     """Applies one layer, with weights merged and cast, to the residual stream. Also returns its
     router's statistics. Tokens are in the order that `packed_attention` expects."""
-    q, k, v = project_qkv(layer, x_BTD, places.position_BT, shape)
-    x_BTD = x_BTD + project_out(layer, packed_attention(q, k, v, places))
-    y_BTD, stats = feed_forward(layer, x_BTD, shape, replay_BTK)
-    return _cut_as_rows(x_BTD + y_BTD), stats
+
+    def mix(h_BTD):
+        q, k, v = project_qkv(layer, h_BTD, places.position_BT, kind)
+        out_BTNH = packed_attention(q, k, v, places, kind.mixer, layer.get("sink_N"))
+        return project_out(layer, out_BTNH, h_BTD, kind.mixer), None
+
+    def feed(h_BTD):
+        return feed_forward(layer, h_BTD, kind, replay_BTK)
+
+    x_BTD, _, stats = residual_blocks(layer, x_BTD, kind, mix, feed)
+    return _cut_as_rows(x_BTD), stats
 
 
 def replay_by_layer(
@@ -102,7 +115,7 @@ def replay_by_layer(
     if replay_BTLK is None:
         return [None] * shape.num_layers
     replays = iter(jnp.moveaxis(permutation.deal(replay_BTLK.astype(jnp.int32)), 2, 0))
-    return [next(replays) if shape.has_experts(n) else None for n in range(shape.num_layers)]
+    return [next(replays) if kind.experts else None for kind in shape.layers]
 
 
 def _look_up(embed_VD: jax.Array, tokens_BT: jax.Array) -> jax.Array:

@@ -16,7 +16,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from ale_jax.config.model import Compute, PolicyShape
+from ale_jax.config.architecture import PolicyShape
+from ale_jax.config.model import Compute
 from ale_jax.model.compute import (
     in_parts,
     join_parts,

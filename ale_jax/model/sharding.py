@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
+from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.hardware import MeshShape
-from ale_jax.config.model import PolicyShape
 from ale_jax.model.params import Params, is_param, param_table
 
 # Logical axis of a weight or a batch -> mesh axes. None, or an axis not listed, means replicated.

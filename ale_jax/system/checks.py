@@ -20,6 +20,7 @@ from ale_jax.configs.algorithms import PRESETS
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.files import read_json
 from ale_jax.model.sharding import check_rows, make_mesh, param_shardings
+from ale_jax.model.weights.shape import policy_shape
 from ale_jax.monitor.evaluations import wilson_interval
 from ale_jax.monitor.run_files import CONFIG_FILE
 from ale_jax.records import MAX_CUT_MASKS
@@ -120,7 +121,7 @@ def check_sections(config: RunConfig) -> None:
             f"deadlines.turn_seconds {turn:g} must be more than sandbox.command_seconds "
             f"{slowest:g}, or a slow command would cancel the episode"
         )
-    if config.rl.router_replay and not config.model.policy_shape(1).is_moe:
+    if config.rl.router_replay and not config.model.is_moe:
         raise ValueError(
             "rl.router_replay True needs a mixture of experts, and no layer of model has experts: "
             "set it to False"
@@ -157,7 +158,7 @@ def check_devices(config: RunConfig) -> None:
     check_rows(config.learn.microbatch_rows, mesh)
     # With a tokenizer of its own, the vocabulary size is not known before that is loaded.
     if config.weights or not config.tokenizer.path:
-        param_shardings(config.model.policy_shape(config.tokenizer.vocab_size), mesh)
+        param_shardings(policy_shape(config, config.tokenizer.vocab_size), mesh)
     check_sources(config)
     # The run happens on the local devices, whatever hardware the config names.
     here = dataclasses.replace(config.hardware, chip="", devices=0)

@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 
+from ale_jax.config.architecture import Layer, PolicyShape
 from ale_jax.config.hardware import CHIPS
-from ale_jax.config.model import FULL, SAME, LoraShape, PolicyShape
+from ale_jax.config.model import FULL, SAME, LoraShape
 from ale_jax.config.run import RunConfig
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.learn.critics import abstract_critics
@@ -34,6 +35,7 @@ from ale_jax.model.sharding import (
     num_data_shards,
     param_shardings,
 )
+from ale_jax.model.weights.shape import policy_shape
 
 GIB = 1 << 30
 
@@ -85,7 +87,7 @@ def make_plan(config: RunConfig) -> Plan:
     hardware = config.hardware
     chip = hardware.chip or jax.devices()[0].device_kind
     sizes = mesh_sizes(config.mesh, hardware.devices or jax.device_count())
-    policy = config.model.policy_shape(config.tokenizer.vocab_size)
+    policy = policy_shape(config, config.tokenizer.vocab_size)
     has = int(CHIPS[chip] * GIB) if hardware.chip else _memory_of(jax.local_devices()[0])
     return Plan(chip, sizes, tuple(_needs(config, policy, abstract_mesh(sizes))), has)
 
@@ -162,10 +164,11 @@ def _updating(
     if stacked:
         yield Need("weights of the layers, stacked, and their gradient", stacked)
     tokens = _tokens_per_device(config, mesh)
-    kept = _kept_per_token(shape, compute.remat, mesh) * jnp.dtype(compute.compute_dtype).itemsize
+    values = sum(_kept_per_token(shape, layer, compute.remat, mesh) for layer in shape.layers)
+    kept = values * jnp.dtype(compute.compute_dtype).itemsize
     if gathered := _gathered_bytes(shape, lora, compute.compute_dtype, mesh):
         yield Need("weights gathered for use, and their gradient", gathered)
-    yield Need("activations kept for the backward pass", tokens * shape.num_layers * kept)
+    yield Need("activations kept for the backward pass", tokens * kept)
     yield Need("one layer in progress, forward and backward", tokens * _layer(shape, compute, mesh))
 
 
@@ -196,7 +199,7 @@ def _gradient_bytes(
     Adapters are small. The weights to which they are added are stacked, and have no gradient.
     """
     moved = _bytes(abstract_trained(shape, lora, mesh))
-    layers = _bytes(scanned(abstract_trained(shape, FULL, mesh)["layers"]))
+    layers = _bytes(scanned(shape.layers, abstract_trained(shape, FULL, mesh)["layers"]))
     if lora.rank:
         return moved, layers
     return moved - layers, 2 * layers * jnp.dtype(dtype).itemsize // 4
@@ -263,11 +266,11 @@ def _tokens_per_device(config: RunConfig, mesh: AbstractMesh) -> int:
     return config.learn.microbatch_rows * config.learn.pack_length // parts
 
 
-def _kept_per_token(policy: PolicyShape, remat: str, mesh: AbstractMesh) -> int:
+def _kept_per_token(policy: PolicyShape, layer: Layer, remat: str, mesh: AbstractMesh) -> int:
     """Values per token of one layer that are kept for the backward pass."""
     if remat == "layers":
         return policy.width
-    heads, inner = _widths(policy, mesh)
+    heads, inner = _widths(policy, layer, mesh)
     if remat == "dots":
         return 3 * policy.width + heads + inner
     return 8 * policy.width + 3 * heads + 4 * inner
@@ -275,21 +278,23 @@ def _kept_per_token(policy: PolicyShape, remat: str, mesh: AbstractMesh) -> int:
 
 def _layer(policy: PolicyShape, compute, mesh: AbstractMesh) -> int:
     """Bytes per token while a layer is recomputed and its gradient computed."""
-    heads, inner = _widths(policy, mesh)
+    widths = [_widths(policy, layer, mesh) for layer in policy.layers]
+    heads, inner = (max(each) for each in zip(*widths, strict=True))
     size = jnp.dtype(compute.compute_dtype).itemsize
     return 2 * size * (6 * policy.width + 3 * heads + 3 * inner)
 
 
-def _widths(policy: PolicyShape, mesh: AbstractMesh) -> tuple[int, int]:
+def _widths(policy: PolicyShape, layer: Layer, mesh: AbstractMesh) -> tuple[int, int]:
     """Values per token of (queries, keys and values; the feed-forward block).
 
     In a mixture of experts, each of a token's K experts has buffers for more than its mean load,
     and tokens are sent to the experts and back.
     """
     tensor = mesh.shape["tensor"]
-    heads = (policy.num_heads + 2 * policy.num_kv_heads) * policy.head_width // tensor
-    if not policy.is_moe:
-        return heads, policy.mlp_width // tensor
+    mixer, experts = layer.mixer, layer.experts
+    heads = (mixer.num_heads + 2 * mixer.num_kv_heads) * mixer.head_width // tensor
+    if not experts:
+        return heads, layer.feed_forward.width // tensor
     travels = SLACK if mesh.shape["expert"] > 1 else 1
-    row = policy.expert_width // tensor + policy.width
-    return heads, int(policy.experts_per_token * SLACK * travels * row)
+    row = experts.width // tensor + policy.width
+    return heads, int(experts.per_token * SLACK * travels * row) + experts.shared // tensor

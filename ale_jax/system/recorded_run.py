@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.engine import PLAIN, Sampling
-from ale_jax.config.model import PolicyShape
 from ale_jax.config.run import RunConfig
 from ale_jax.data.packing import Sample, pack_all
 from ale_jax.model.lora import merged
 from ale_jax.model.params import Params
 from ale_jax.model.tokenizer import ChatTokenizer
+from ale_jax.model.weights.shape import policy_shape
 from ale_jax.monitor.run_files import CONFIG_FILE, read_run
 from ale_jax.monitor.trajectories import (
     MAX_TOKENS,
@@ -76,7 +77,7 @@ class RecordedRun:
 
     @property
     def policy(self) -> PolicyShape:
-        return self.config.policy_shape(self.tokenizer.vocab_size)
+        return policy_shape(self.config, self.tokenizer.vocab_size)
 
     @property
     def groups(self) -> list[list[TrajectorySample]]:

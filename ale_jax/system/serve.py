@@ -25,6 +25,7 @@ from ale_jax.model.params import Params
 from ale_jax.model.replicas import engine_meshes, make_sampling_copy
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
+from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.collector import spared_by_collector
 from ale_jax.system.compilation import keep_compiled
 from ale_jax.system.sources import check_weights
@@ -97,13 +98,13 @@ def _newest(config: RunConfig, path: Path) -> _Policy:
 def _given(config: RunConfig) -> _Policy:
     check_weights(config)
     tokenizer = ChatTokenizer.load(config.tokenizer.path or config.weights)
-    policy = config.policy_shape(tokenizer.vocab_size)
+    policy = policy_shape(config, tokenizer.vocab_size)
     params = given_weights(config, policy, make_mesh(config.mesh))
     return _Policy(config.weights, params, tokenizer)
 
 
 def _open_engines(config: RunConfig, found: _Policy) -> Engines:
-    policy, mesh = config.policy_shape(found.tokenizer.vocab_size), make_mesh(config.mesh)
+    policy, mesh = policy_shape(config, found.tokenizer.vocab_size), make_mesh(config.mesh)
     stored_as, devices = config.engine.weights, config.rollout.devices_per_engine
     copy = make_sampling_copy(policy, config.learn, mesh, stored_as, devices)
     stops, weights = found.tokenizer.stop_ids, copy(found.params)

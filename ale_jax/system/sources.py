@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from ale_jax.config.model import ModelConfig, PolicyShape, TokenizerConfig
+from ale_jax.config.model import ModelConfig, TokenizerConfig
 from ale_jax.config.run import RunConfig
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.hub import is_name, pinned
@@ -36,25 +36,21 @@ def with_sources(
     if not weights:
         return config
     if weights == known.weights:
-        model, size = known.model, known.tokenizer.vocab_size
+        model, architecture = known.model, known.architecture
+        size = known.tokenizer.vocab_size
     else:
         shape = read_shape(weights)
-        model, size = model_of(shape), shape.vocab_size
+        model, size = ModelConfig.nearest(shape), shape.vocab_size
+        architecture = "" if model.describes(shape) else shape.source
     _refuse(weights, [*_differences(config, model, given), *_size(config, size, given)])
     tokenizer = dataclasses.replace(tokenizer, vocab_size=size)
-    return dataclasses.replace(config, model=model, tokenizer=tokenizer)
+    return dataclasses.replace(config, model=model, tokenizer=tokenizer, architecture=architecture)
 
 
 def _commit(source: str, recorded: str) -> str:
     """The source with its commit: that of a run that named no other revision."""
     is_recorded = is_name(source) and is_name(recorded) and recorded.startswith(f"{source}@")
     return recorded if is_recorded else pinned(source)
-
-
-def model_of(shape: PolicyShape) -> ModelConfig:
-    """Returns a shape without the size of its vocabulary."""
-    names = (each.name for each in dataclasses.fields(ModelConfig))
-    return ModelConfig(**{name: getattr(shape, name) for name in names})
 
 
 def with_other_weights(config: RunConfig, weights: str) -> RunConfig:
@@ -84,7 +80,7 @@ def check_weights(config: RunConfig, fetch: bool = True) -> None:
     found = read_shape(config.weights) if described else open_checkpoint(config.weights).shape
     names = {f"model.{each.name}" for each in dataclasses.fields(ModelConfig)}
     size = _size(config, found.vocab_size, {"tokenizer.vocab_size"})
-    _refuse(config.weights, [*_differences(config, model_of(found), names), *size])
+    _refuse(config.weights, [*_differences(config, ModelConfig.nearest(found), names), *size])
 
 
 def _refuse(weights: str, differences: list[str]) -> None:
@@ -109,20 +105,8 @@ def _matters(model: ModelConfig, name: str, value: Any) -> bool:
     """Whether a model would be another one with this value of a field."""
     with contextlib.suppress(ValueError):  # with this value there is no such model
         changed = dataclasses.replace(model, **{name: value})
-        return _used(changed) != _used(model)
+        return changed.policy_shape(1) != model.policy_shape(1)
     return True
-
-
-def _used(model: ModelConfig) -> ModelConfig:
-    """The same without what no layer uses."""
-    unused: dict[str, Any] = (
-        {} if model.is_moe else {"experts_per_token": 0, "norm_topk_prob": True}
-    )
-    if not model.num_experts:
-        unused |= {"expert_width": 0, "dense_layers": ()}
-    if all(map(model.has_experts, range(model.num_layers))):
-        unused |= {"mlp_width": 1}
-    return dataclasses.replace(model, **unused)
 
 
 def _size(config: RunConfig, stored: int, given: Collection[str]) -> Iterator[str]:

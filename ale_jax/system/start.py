@@ -9,13 +9,14 @@ from pathlib import Path
 from jax.sharding import Mesh
 
 from ale_jax.agent.transcripts import Transcript
-from ale_jax.config.model import PolicyShape
+from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.run import RunConfig
 from ale_jax.data.experts import Expert
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.old_policies import REFERENCE, save_reference
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
+from ale_jax.model.weights.shape import policy_shape
 from ale_jax.monitor.evaluations import EVALUATIONS_FILE, WARM_START, recorded_names
 from ale_jax.monitor.metrics import METRICS_FILE, read_metrics
 from ale_jax.sandbox.api import Runtime
@@ -68,7 +69,7 @@ class Setting:
         return self.path / "tokenizer"
 
     def policy(self, tokenizer: ChatTokenizer) -> PolicyShape:
-        return self.config.policy_shape(tokenizer.vocab_size)
+        return policy_shape(self.config, tokenizer.vocab_size)
 
     def make_trainer(self, tokenizer: ChatTokenizer) -> Trainer:
         """Returns the trainer of every process, of this one."""

@@ -13,7 +13,7 @@ import jax
 import optax
 from jax.sharding import AbstractMesh, Mesh
 
-from ale_jax.config.model import PolicyShape
+from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.run import RunConfig
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.critics import abstract_critics
@@ -32,6 +32,7 @@ from ale_jax.model.sharding import make_mesh, param_shardings
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.export import export, save_peft
 from ale_jax.model.weights.load import load_params, open_checkpoint
+from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.workdir import CHECKPOINTS_DIR, Workdir
 
 
@@ -54,7 +55,7 @@ def newest_state(config: RunConfig, path: Path) -> Newest:
     if not any(folder.glob("*")):
         raise ValueError(f"there is no checkpoint in {folder}: go on with the run")
     tokenizer = ChatTokenizer.load(path / "tokenizer")
-    policy = config.policy_shape(tokenizer.vocab_size)
+    policy = policy_shape(config, tokenizer.vocab_size)
     with Checkpoints(folder, config.checkpoint.keep, _say) as checkpoints:
         found = checkpoints.restore_latest(abstract_whole(config, policy, make_mesh(config.mesh)))
     if found is None:
@@ -113,7 +114,7 @@ def export_run(config: RunConfig, workdir: Workdir, out: Path, adapter: bool) ->
     if adapter:
         save_peft(out, state.params, config.lora, config.weights, tokenizer)
     else:
-        policy = config.policy_shape(tokenizer.vocab_size)
+        policy = policy_shape(config, tokenizer.vocab_size)
         export(out, merged(state.params), policy, tokenizer)
     return step
 

@@ -18,7 +18,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from ale_jax.config.model import PolicyShape
+from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.run import RunConfig
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.engine.engine import Engine

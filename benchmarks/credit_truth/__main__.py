@@ -29,6 +29,7 @@ from ale_jax.data.replay import Group
 from ale_jax.files import write_json
 from ale_jax.learn.step import ModelSpec
 from ale_jax.model.sharding import make_mesh
+from ale_jax.model.weights.shape import policy_shape
 from ale_jax.monitor.evaluations import EVALUATIONS_FILE, SUMMARY_FILE, read_evaluations
 from ale_jax.monitor.run_files import CONFIG_FILE
 from ale_jax.records import EpisodeKey, RolloutRequest, Task, Trajectory
@@ -115,7 +116,7 @@ def measure(config: RunConfig, newest: Newest, plan: Plan, need_both: bool) -> d
         for number, group in enumerate(groups):
             rates |= _rates(player, number, group, plan.rollouts, ANCHORS + len(rates))
             _say(start, f"{len(rates)} states of {number + 1} groups")
-    policy = config.policy_shape(newest.tokenizer.vocab_size)
+    policy = policy_shape(config, newest.tokenizer.vocab_size)
     model = ModelSpec(policy, make_mesh(config.mesh), config.learn)
     critic = train_critic(others, model, params, plan.critic_passes, plan.critic_update)
     numbered = [dataclasses.replace(group, index=n) for n, group in enumerate(groups)]

@@ -18,6 +18,7 @@ from ale_jax.gateway.server import served
 from ale_jax.model.params import Params
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
+from ale_jax.model.weights.shape import policy_shape
 from ale_jax.records import EpisodeKey, Prefix, RolloutRequest, Trajectory
 from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.rollout.policy_client import PolicyClient
@@ -34,7 +35,7 @@ class Player:
     def __init__(self, config: RunConfig, tokenizer: ChatTokenizer, params: Params):
         self._sampling = config.train_sampling
         with contextlib.ExitStack() as stack:
-            policy = config.policy_shape(tokenizer.vocab_size)
+            policy = policy_shape(config, tokenizer.vocab_size)
             mesh = make_mesh(config.mesh)
             self._engine = Engine(
                 *(policy, config.engine, tokenizer.stop_ids, params, mesh),

@@ -21,8 +21,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.engine import EngineShape, Sampling
-from ale_jax.config.model import PolicyShape
 from ale_jax.configs import smollm2_135m
 from ale_jax.engine.engine import Engine
 from ale_jax.gateway.custody.engine_policy import ChatRender, EnginePolicy, language_of

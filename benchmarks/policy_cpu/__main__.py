@@ -29,7 +29,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ale_jax.config.model import PolicyShape
+from ale_jax.config.architecture import PolicyShape
 from ale_jax.model.params import Param, Params, is_param, param_table
 from ale_jax.model.weights.export import export
 from benchmarks.policy_cpu import contenders

@@ -21,9 +21,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ale_jax.algo.losses import count_loss_denominator
+from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.engine import EngineShape, Sampling
 from ale_jax.config.hardware import MeshShape
-from ale_jax.config.model import PolicyShape
 from ale_jax.config.optimizer import OptimizerHypers
 from ale_jax.engine.engine import Engine
 from ale_jax.learn.state import begin, make_optimizer

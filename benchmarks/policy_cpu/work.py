@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from ale_jax.config.model import PolicyShape
+from ale_jax.config.architecture import PolicyShape
+from ale_jax.config.model import ModelConfig
 
 ROWS = 8
 PROMPT_TOKENS = 64
@@ -15,8 +16,7 @@ FIRST_ID = 3  # lower ids are padding, end and beginning, which no prompt contai
 
 def _shape(experts: int, chosen: int, width: int) -> PolicyShape:
     """width: of each expert, or of the dense feed-forward block if there are no experts."""
-    return PolicyShape(
-        vocab_size=2048,
+    return ModelConfig(
         width=256,
         num_layers=4,
         num_heads=8,
@@ -26,16 +26,10 @@ def _shape(experts: int, chosen: int, width: int) -> PolicyShape:
         num_experts=experts,
         experts_per_token=chosen,
         expert_width=width,
-        dense_layers=(),
-        norm_topk_prob=True,
-        qk_norm=True,
-        qkv_bias=False,
         rope_theta=1e6,
-        llama3_rope=(),
         max_positions=32_768,
-        norm_eps=1e-6,
         tie_embeddings=False,
-    )
+    ).policy_shape(2048)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,17 +49,18 @@ WORKS = {
 
 def peer_flags(shape: PolicyShape) -> list[str]:
     """The same work, as options of the peers' scripts."""
+    model = ModelConfig.of(shape)
     numbers = {
         "layers": shape.num_layers,
         "d_model": shape.width,
-        "heads": shape.num_heads,
-        "kv_heads": shape.num_kv_heads,
-        "head_dim": shape.head_width,
+        "heads": model.num_heads,
+        "kv_heads": model.num_kv_heads,
+        "head_dim": model.head_width,
         "experts": shape.num_experts,
         "topk": shape.experts_per_token,
-        "d_ff": shape.mlp_width,
+        "d_ff": model.mlp_width,
         "vocab": shape.vocab_size,
-        "rope_theta": shape.rope_theta,
+        "rope_theta": model.rope_theta,
         "batch": ROWS,
         "prompt_len": PROMPT_TOKENS,
         "gen_len": WRITTEN_TOKENS,

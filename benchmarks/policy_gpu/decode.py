@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ale_jax.config.model import Compute, PolicyShape
+from ale_jax.config.architecture import PolicyShape
+from ale_jax.config.model import Compute
 from ale_jax.model.cache import empty_cache
 from ale_jax.model.compute import sampling_weights
 from ale_jax.model.generate import PrefillBatches, prefill_and_decode
@@ -67,7 +68,8 @@ def floor_bytes(params: Params, shape: PolicyShape, batch: int, context: float) 
             bytes_of["other_weights"] += batch * size / shape.vocab_size
         else:
             bytes_of["other_weights"] += size
-    of_token = 2 * shape.num_kv_heads * shape.head_width * params["embed_VD"].dtype.itemsize
+    mixer = shape.layers[0].mixer
+    of_token = 2 * mixer.num_kv_heads * mixer.head_width * params["embed_VD"].dtype.itemsize
     return bytes_of | {"cache": shape.num_layers * batch * context * of_token}
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from ale_jax.config.model import PolicyShape
+from ale_jax.config.architecture import PolicyShape
+from ale_jax.config.model import ModelConfig
 from ale_jax.model.arithmetic import PEAKS
 
 PEAK_FLOPS = PEAKS["NVIDIA H200"]  # that of an H100 (SXM) is the same
@@ -15,8 +16,7 @@ WHOLE_LAYERS = 48  # of Qwen3-30B-A3B
 
 def qwen3_30b_a3b(layers: int, vocab_size: int = VOCABULARY) -> PolicyShape:
     """The model's shape, with `layers` of its layers."""
-    return PolicyShape(
-        vocab_size=vocab_size,
+    return ModelConfig(
         width=2048,
         num_layers=layers,
         num_heads=32,
@@ -26,16 +26,10 @@ def qwen3_30b_a3b(layers: int, vocab_size: int = VOCABULARY) -> PolicyShape:
         num_experts=128,
         experts_per_token=8,
         expert_width=768,
-        dense_layers=(),
-        norm_topk_prob=True,
-        qk_norm=True,
-        qkv_bias=False,
         rope_theta=1e6,
-        llama3_rope=(),
         max_positions=40_960,
-        norm_eps=1e-6,
         tie_embeddings=False,
-    )
+    ).policy_shape(vocab_size)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,6 +27,7 @@ from jax.sharding import AxisType, Mesh
 from ale_jax.config.hardware import MeshShape
 from ale_jax.config.run import RunConfig
 from ale_jax.data.replay import Group
+from ale_jax.model.weights.shape import policy_shape
 from ale_jax.records import Episode, EpisodeKey, Status, Task, Trajectory, Turn
 from ale_jax.system.checks import checked_config
 from ale_jax.system.step_metrics import add_updates
@@ -64,7 +65,7 @@ def main() -> None:
 def measure(protocol: Protocol) -> dict[str, Any]:
     """Trains BATCHES batches in both ways."""
     config = run_config(protocol)
-    shape = config.policy_shape(VOCABULARY)
+    shape = policy_shape(config, VOCABULARY)
     trainer = Trainer(config, shape, _one_device())
     trainer.begin()
     learner = trainer.make_learner()

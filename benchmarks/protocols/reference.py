@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ale_jax.config.model import PolicyShape
+from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.optimizer import OptimizerHypers
 from ale_jax.model.params import Params
 from ale_jax.model.policy import hidden_states, score_tokens, token_values

@@ -1,7 +1,5 @@
 """The benchmarks of credit: their work is what they say, and each measures once."""
 
-import dataclasses
-
 import pytest
 
 from ale_jax.config.hardware import MeshShape
@@ -10,7 +8,7 @@ from ale_jax.model.params import count_params
 from ale_jax.model.sharding import make_mesh
 from benchmarks import attention_credit, credit_step, critics
 from benchmarks.credit_step import Work, spread, step_batches, timed, works
-from tests.model.shapes import DENSE
+from tests.model.shapes import DENSE, changed
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +20,7 @@ MINI = {
     "head_width": 8,
     "mlp_width": 24,
 }
-SMALL = dataclasses.replace(DENSE, num_layers=1)
+SMALL = changed(DENSE, num_layers=1)
 WORK = Work("small", SMALL, Shape(8, 64, 8), trajectories=4, tokens=40, mini=MINI)
 
 

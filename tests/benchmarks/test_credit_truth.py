@@ -12,6 +12,7 @@ from ale_jax.configs import smoke
 from ale_jax.files import read_json
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
+from ale_jax.model.weights.shape import policy_shape
 from ale_jax.records import EpisodeKey, Task
 from ale_jax.system.checks import checked_config
 from benchmarks.credit_truth import __main__ as program
@@ -123,7 +124,7 @@ def test_attempts_are_measured_and_credited_also_where_all_outcomes_are_equal(mo
     config = checked_config(values.to_dict())
     words = [{"role": "user", "content": "What is 1 + 2? The answer is 3."}] * 10
     tokenizer = ChatTokenizer(train_bpe(words, config.tokenizer.vocab_size))
-    policy = config.policy_shape(tokenizer.vocab_size)
+    policy = policy_shape(config, tokenizer.vocab_size)
     optimizer = make_optimizer(config.rl_optimizer, policy)
     one = jax.make_mesh((1,) * len(AXES), AXES, axis_types=AUTO, devices=jax.devices()[:1])
     for module in (program, player):

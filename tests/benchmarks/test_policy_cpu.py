@@ -17,11 +17,11 @@ from benchmarks.policy_cpu.contenders import PEERS
 from benchmarks.policy_cpu.summary import compare, table
 from benchmarks.policy_cpu.work import WORKS
 from benchmarks.weight_swap import WRITTEN_TOKENS, measure_swap
-from tests.model.shapes import DENSE
+from tests.model.shapes import DENSE, changed
 
 pytestmark = pytest.mark.slow
 
-SMALL = dataclasses.replace(DENSE, num_layers=1)
+SMALL = changed(DENSE, num_layers=1)
 BARS = {"generation": 2.0, "training": 1.0}
 
 

@@ -1,6 +1,5 @@
 """The measurements on a GPU: their arithmetic by hand, each once on CPU, and what fails."""
 
-import dataclasses
 import importlib
 import json
 import subprocess
@@ -24,12 +23,12 @@ from benchmarks.policy_gpu.decode import (
     sampler_weights,
 )
 from benchmarks.policy_gpu.train import measure_train
-from tests.model.shapes import MOE
+from tests.model.shapes import MOE, changed
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-SMALL = dataclasses.replace(MOE, num_layers=1, tie_embeddings=False)
+SMALL = changed(MOE, num_layers=1, tie_embeddings=False)
 
 
 def test_the_shape_is_that_of_the_config():

@@ -19,9 +19,9 @@ from ale_jax.model.params import init_params
 from ale_jax.model.sharding import make_mesh, param_shardings
 from tests.engine.playing import PATIENCE, PLAIN, STOP, assert_same, key, play, prompt
 from tests.engine.shapes import engine_shape
-from tests.model.shapes import MOE
+from tests.model.shapes import MOE, changed
 
-POLICY = dataclasses.replace(MOE, num_layers=1)
+POLICY = changed(MOE, num_layers=1)
 PARAMS = init_params(jax.random.key(1), POLICY)
 SIZES = engine_shape(max_sequences=8, prefill_tokens=(16,))
 MESHES = [MeshShape(data=4, tensor=2), MeshShape(data=1, fsdp=2, expert=2, tensor=2)]  # 4 shards

@@ -1,6 +1,5 @@
 """Several engines as one: each conversation gets what it would get from any of them."""
 
-import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -16,9 +15,9 @@ from ale_jax.model.replicas import engine_meshes, make_sampling_copy
 from ale_jax.model.sharding import make_mesh, param_shardings
 from tests.engine.playing import PATIENCE, PLAIN, STOP, assert_same, key, play, prompt
 from tests.engine.shapes import engine_shape
-from tests.model.shapes import MOE
+from tests.model.shapes import MOE, changed
 
-POLICY = dataclasses.replace(MOE, num_layers=1)
+POLICY = changed(MOE, num_layers=1)
 PARAMS = init_params(jax.random.key(1), POLICY)
 COUNT = 4
 

@@ -20,9 +20,9 @@ from ale_jax.model.params import init_params
 from ale_jax.model.sharding import param_shardings
 from tests.engine.playing import PATIENCE, PLAIN, STOP, key, prompt
 from tests.engine.shapes import engine_shape
-from tests.model.shapes import MIXED
+from tests.model.shapes import MIXED, changed
 
-POLICY = dataclasses.replace(MIXED, num_layers=2)
+POLICY = changed(MIXED, num_layers=2)
 PARAMS = init_params(jax.random.key(1), POLICY)
 GROUP = prompt(1, 30)  # three pages of 8 are full before the last id, which is not read
 PAGES = 14  # a conversation of full length has 12

@@ -19,7 +19,7 @@ from ale_jax.model.attention_credit import BLOCK
 from ale_jax.model.params import init_params
 from ale_jax.model.sharding import param_shardings
 from tests.learn.rewarded import SHAPE, rewarded_batches, rewarded_samples
-from tests.model.shapes import DENSE, MOE
+from tests.model.shapes import DENSE, MOE, changed
 
 KEY = jax.random.key(0)
 ROWS = ("tokens_BT", "position_BT", "segment_BT", "chunk_BT")  # what the pass reads
@@ -77,7 +77,7 @@ def test_each_trajectory_gets_the_factor_of_its_own_trace(credit):
 @pytest.mark.heavy
 def test_with_router_replay_the_samplers_experts_are_taken():
     # Three layers, of which the second is looked at: it depends on the experts of the first.
-    policy = dataclasses.replace(MOE, num_layers=3)
+    policy = changed(MOE, num_layers=3)
     hp = dataclasses.replace(COUPLED, credit="local")
     params, draw = init_params(KEY, policy), np.random.default_rng(0)
     plain = rewarded_samples(groups=1)

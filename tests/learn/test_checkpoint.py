@@ -1,6 +1,5 @@
 """A checkpoint comes back bit for bit, or the one before it does; never anything else."""
 
-import dataclasses
 import errno
 import json
 import os
@@ -24,7 +23,7 @@ from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.manifest import MANIFEST_FILE
 from ale_jax.learn.state import TrainState, init_state
 from ale_jax.model.sharding import make_mesh
-from tests.model.shapes import MOE
+from tests.model.shapes import MOE, changed
 
 HOST = {"phase": "rl", "cursor": 17, "loss": 0.1, "groups": [[1, 2], []], "best": None}
 
@@ -70,7 +69,7 @@ def files_of(folder):
 @pytest.mark.heavy
 def test_a_sharded_state_comes_back_bit_for_bit_where_it_lay(tmp_path):
     mesh = make_mesh(MeshShape(data=1, fsdp=2, expert=2, tensor=2))
-    shape = dataclasses.replace(MOE, num_layers=1)
+    shape = changed(MOE, num_layers=1)
     state = init_state(jax.random.key(3), shape, optax.adam(1e-3), mesh)
     moments = jax.device_put(state.opt_state, NamedSharding(mesh, PartitionSpec()))
     state = state.replace(opt_state=jax.tree.map(lambda leaf: leaf + 1, moments))

@@ -27,7 +27,7 @@ from ale_jax.model.params import init_params, init_table
 from ale_jax.model.policy import HEAD, hidden_states, token_values, value_table
 from tests.learn.rewarded import rewarded_batches
 from tests.learn.test_step import HYPERS, MUON
-from tests.model.shapes import MOE
+from tests.model.shapes import MOE, changed
 
 MINI = CriticsHypers(
     count=2,
@@ -43,7 +43,7 @@ MINI = CriticsHypers(
     warmup_steps=0,
     optimizer=HYPERS,
 )
-POLICY = dataclasses.replace(MOE, num_layers=1)
+POLICY = changed(MOE, num_layers=1)
 OWN_SHAPE = dict.fromkeys(SIZES, 0)
 GAMMA = 0.9
 

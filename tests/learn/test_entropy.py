@@ -3,8 +3,6 @@
 That no array of all tokens and the vocabulary is made for it: tests/learn/test_step_program.py.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,12 +13,12 @@ from ale_jax.config.algo import LossHypers, MismatchHypers
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import SCORE_BLOCK, logits, score_tokens
 from tests.algo.batches import make_batch
-from tests.model.shapes import DENSE
+from tests.model.shapes import DENSE, changed
 
 pytestmark = pytest.mark.heavy
 
 WIDTH = 2 * SCORE_BLOCK // 3  # two rows fill more than one block
-SHAPE = dataclasses.replace(DENSE, tie_embeddings=False)
+SHAPE = changed(DENSE, tie_embeddings=False)
 
 
 def test_the_gradient_of_the_entropy_is_that_of_the_whole_distribution():

@@ -1,6 +1,5 @@
 """An update that is not finite changes nothing, and many in a row end the run."""
 
-import dataclasses
 from types import SimpleNamespace
 
 import jax
@@ -28,10 +27,10 @@ from ale_jax.model.sharding import make_mesh
 from tests.learn.rewarded import rewarded_batches
 from tests.learn.test_critics import gae
 from tests.learn.test_step import HYPERS, sample_transcripts, transcript_loss
-from tests.model.shapes import DENSE
+from tests.model.shapes import DENSE, changed
 from tests.rows import each_row
 
-POLICY = dataclasses.replace(DENSE, num_layers=1)
+POLICY = changed(DENSE, num_layers=1)
 
 
 @pytest.fixture(scope="module")

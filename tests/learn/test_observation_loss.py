@@ -16,9 +16,9 @@ from ale_jax.learn.step import ModelSpec, gradient_function, make_loss
 from ale_jax.model.params import init_table, param_table
 from ale_jax.model.policy import hidden_states, logits
 from tests.learn.test_assemble import EQUAL, IPA
-from tests.model.shapes import DENSE
+from tests.model.shapes import DENSE, changed
 
-TINY = dataclasses.replace(DENSE, num_layers=1)
+TINY = changed(DENSE, num_layers=1)
 SHAPE = Shape(microbatch_rows=2, pack_length=20, chunks_per_pack=4)
 WEIGHT = 0.1
 ALGO = dataclasses.replace(IPA, loss=LossHypers("vanilla", observation_weight=WEIGHT))

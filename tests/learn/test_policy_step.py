@@ -17,11 +17,11 @@ from ale_jax.learn.step import ModelSpec, make_loss, make_train_step
 from ale_jax.model.sharding import make_mesh
 from tests.data.make_trajectories import make_turn
 from tests.learn.test_step import HYPERS
-from tests.model.shapes import DENSE
+from tests.model.shapes import DENSE, changed
 
 pytestmark = pytest.mark.heavy
 
-POLICY = dataclasses.replace(DENSE, num_layers=1)
+POLICY = changed(DENSE, num_layers=1)
 IPA = LossHypers("topr", "chunk", ratio_cap=1.0, aggregation="chunks", entropy_weight=0.01)
 GSPO = LossHypers("ppo", "sequence", clip_low=0.2, clip_high=0.2, aggregation="trajectory_means")
 ECHO = LossHypers(

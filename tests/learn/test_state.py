@@ -11,9 +11,9 @@ from optax.tree_utils import tree_get_all_with_path
 from ale_jax.learn.state import make_optimizer, table_optimizer
 from ale_jax.model.params import init_params, init_table, param_table
 from tests.learn.test_step import HYPERS, MUON
-from tests.model.shapes import MOE
+from tests.model.shapes import MOE, changed
 
-SHAPE = dataclasses.replace(MOE, num_layers=1)
+SHAPE = changed(MOE, num_layers=1)
 # An embedding and a norm, which Muon leaves to Adam, and a matrix.
 TABLE = {
     "embed_VD": param_table(SHAPE)["embed_VD"],

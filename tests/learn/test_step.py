@@ -30,7 +30,7 @@ from ale_jax.model.moe import balancing_loss
 from ale_jax.model.params import init_params
 from ale_jax.model.sharding import check_rows, make_mesh
 from tests.model.alone import logp_after
-from tests.model.shapes import DENSE, MOE
+from tests.model.shapes import DENSE, MOE, changed
 
 HYPERS = OptimizerHypers(
     name="adamw",
@@ -102,7 +102,7 @@ def _mesh(**sizes) -> jax.sharding.Mesh:
 
 
 ONE = {"data": 8}  # rows over all devices, every weight whole on each
-ONE_LAYER = dataclasses.replace(MOE, num_layers=1)
+ONE_LAYER = changed(MOE, num_layers=1)
 
 
 @pytest.mark.heavy
@@ -131,7 +131,7 @@ def _on_one_device(shape):
 MESHES = [
     (ONE_LAYER, {"data": 2, "expert": 2, "tensor": 2}),
     (ONE_LAYER, {"fsdp": 2, "context": 4}),
-    (dataclasses.replace(DENSE, num_layers=1), {"data": 2, "tensor": 2, "fsdp": 2}),
+    (changed(DENSE, num_layers=1), {"data": 2, "tensor": 2, "fsdp": 2}),
 ]
 
 

@@ -1,6 +1,5 @@
 """What the compiled step holds, gives away and computes again; and that it is compiled once."""
 
-import dataclasses
 import logging
 import math
 import re
@@ -24,11 +23,11 @@ from ale_jax.model.policy import SCORE_BLOCK, hidden_states
 from ale_jax.model.sharding import batch_sharding, make_mesh, param_shardings
 from ale_jax.records import MAX_MASKS
 from tests.learn.test_step import ADAFACTOR, sample_transcripts, transcript_loss
-from tests.model.shapes import DENSE, MOE
+from tests.model.shapes import DENSE, MOE, changed
 
 TOKENS = (64, 128)
-WIDE = dataclasses.replace(DENSE, num_layers=1, vocab_size=8192)
-DEEP = dataclasses.replace(DENSE, num_layers=3)
+WIDE = changed(DENSE, num_layers=1, vocab_size=8192)
+DEEP = changed(DENSE, num_layers=3)
 
 
 def _batch(rows, pack_length, vocab_size):
@@ -124,7 +123,7 @@ def test_what_is_recomputed_frees_memory_and_changes_no_gradient():
 
 @pytest.mark.heavy
 def test_bfloat16_computes_nearly_the_same_float32_gradients():
-    shape = dataclasses.replace(MOE, num_layers=1)
+    shape = changed(MOE, num_layers=1)
     params, batch = init_params(jax.random.key(0), shape), _batch(2, 128, shape.vocab_size)
     exact, rounded = (_gradient(shape, Compute(dtype))(params, batch) for dtype in DTYPES)
     assert {g.dtype for g in jax.tree.leaves(rounded)} == {jnp.dtype("float32")}
@@ -143,7 +142,7 @@ def test_bfloat16_computes_nearly_the_same_float32_gradients():
 
 
 def test_a_step_is_compiled_once_and_gives_its_moments_away(caplog):
-    shape = dataclasses.replace(DENSE, width=128, vocab_size=128, num_layers=1)  # to be factored
+    shape = changed(DENSE, width=128, vocab_size=128, num_layers=1)  # to be factored
     mesh = make_mesh(MeshShape(data=2, fsdp=2, tensor=2))
     optimizer = make_optimizer(ADAFACTOR, shape)
     state = init_state(jax.random.key(0), shape, optimizer, mesh)
@@ -169,7 +168,7 @@ def test_a_step_is_compiled_once_and_gives_its_moments_away(caplog):
 
 
 def test_factored_moments_lie_as_their_weights_do():
-    shape = dataclasses.replace(DENSE, width=128, vocab_size=256, num_layers=1)
+    shape = changed(DENSE, width=128, vocab_size=256, num_layers=1)
     mesh = make_mesh(MeshShape(data=2, fsdp=2, tensor=2))
     optimizer = make_optimizer(ADAFACTOR, shape)
     state = init_state(jax.random.key(0), shape, optimizer, mesh)

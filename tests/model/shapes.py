@@ -2,10 +2,9 @@
 
 import dataclasses
 
-from ale_jax.config.model import PolicyShape
+from ale_jax.config.model import ModelConfig
 
-MOE = PolicyShape(
-    vocab_size=96,
+_MOE = ModelConfig(
     width=32,
     num_layers=2,
     num_heads=4,
@@ -15,18 +14,19 @@ MOE = PolicyShape(
     num_experts=8,
     experts_per_token=2,
     expert_width=24,
-    dense_layers=(),
-    norm_topk_prob=True,
-    qk_norm=True,
-    qkv_bias=False,
-    rope_theta=10_000.0,
-    llama3_rope=(),
     max_positions=512,
-    norm_eps=1e-6,
-    tie_embeddings=True,
 )
-DENSE = dataclasses.replace(MOE, num_experts=0, tie_embeddings=False)
-QWEN2 = dataclasses.replace(DENSE, qk_norm=False, qkv_bias=True)
+MOE = _MOE.policy_shape(96)
+
+
+def changed(shape, vocab_size=None, **fields):
+    """A shape that differs from another in fields of `model`."""
+    model = dataclasses.replace(ModelConfig.of(shape), **fields)
+    return model.policy_shape(vocab_size or shape.vocab_size)
+
+
+DENSE = changed(MOE, num_experts=0, mlp_width=48, tie_embeddings=False)
+QWEN2 = changed(DENSE, qk_norm=False, qkv_bias=True)
 # Short trained positions: of the waves some are kept, some blended, some slowed down.
-LLAMA = dataclasses.replace(DENSE, qk_norm=False, llama3_rope=(8.0, 1.0, 4.0, 32.0))
-MIXED = dataclasses.replace(MOE, dense_layers=(0,))
+LLAMA = changed(DENSE, qk_norm=False, llama3_rope=(8.0, 1.0, 4.0, 32.0))
+MIXED = dataclasses.replace(_MOE, dense_layers=(0,)).policy_shape(96)

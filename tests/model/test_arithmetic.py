@@ -1,13 +1,11 @@
 """The arithmetic of a token, by hand, and what devices are known to do."""
 
-import dataclasses
-
 import pytest
 
 from ale_jax.config.model import LoraShape
 from ale_jax.model.arithmetic import forward_flops, gradient_flops, peak_flops
 from ale_jax.model.params import count_params
-from tests.model.shapes import DENSE, MIXED, MOE
+from tests.model.shapes import DENSE, MIXED, MOE, changed
 from tests.rows import each_row
 
 ATTENTION = 2 * 2 * 2 * 64 * 4  # two layers, scores and values, 64 numbers, 4 keys
@@ -37,7 +35,7 @@ def test_the_gradient():
 @pytest.mark.parametrize("shape", [MOE, MIXED, DENSE])
 def test_it_is_six_for_each_active_weight(shape):
     """But for scales of norms, and an embedding in which a token is only looked up."""
-    shape = dataclasses.replace(shape, tie_embeddings=False)
+    shape = changed(shape, tie_embeddings=False)
     _, active = count_params(shape)
     norms, embedding = 2 * (2 * 32 + 2 * 16) + 32, 96 * 32
     assert gradient_flops(shape, 0.0) == 6 * (active - norms - embedding)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ale_jax.config.architecture import Attention
 from ale_jax.model import attention, paged_attention
 from ale_jax.model.attention import packed_attention, xla_attention
 from ale_jax.model.blockwise_attention import Places
@@ -16,6 +17,8 @@ pytestmark = pytest.mark.heavy
 B, N, G, H = 2, 4, 2, 64
 # Two conversations and padding; and three, the last up to the row's end.
 SEGMENTS = ((1, 2, 2, 0), (1, 1, 2, 3))
+
+KIND = Attention(N, G, H, scale=H**-0.5, rope=None)
 
 
 def _inputs(tokens):
@@ -27,7 +30,7 @@ def _inputs(tokens):
     return q, k, v, jnp.asarray(np.repeat(SEGMENTS, -(-tokens // 4), axis=1)[:, :tokens])
 
 
-def _plain(q_BTNH, k_BTGH, v_BTGH, segment_BT):
+def _plain(q_BTNH, k_BTGH, v_BTGH, segment_BT, kind):
     k_BTNH, v_BTNH = (jnp.repeat(x, N // G, axis=2) for x in (k_BTGH, v_BTGH))
     score_BNTS = jnp.einsum("btnh,bsnh->bnts", q_BTNH, k_BTNH) / H**0.5
     same_BTS = segment_BT[:, :, None] == segment_BT[:, None, :]
@@ -41,7 +44,7 @@ def _outcome(attend, inputs):
     *qkv, segment_BT = inputs
 
     def total(qkv):
-        out = attend(*qkv, segment_BT)
+        out = attend(*qkv, segment_BT, KIND)
         return jnp.sin(out).sum(), out
 
     grads, out = jax.jit(jax.grad(total, has_aux=True))(qkv)
@@ -52,7 +55,11 @@ def _outcome(attend, inputs):
 _without_segments = functools.partial(
     jax.nn.dot_product_attention, is_causal=True, implementation="xla"
 )
-_with_codes = functools.partial(paged_attention.attend_with_codes, _without_segments)
+
+
+def _with_codes(q_BTNH, k_BTGH, v_BTGH, segment_BT, kind):
+    attend = functools.partial(_without_segments, scale=kind.scale)
+    return paged_attention.attend_with_codes(attend, q_BTNH, k_BTGH, v_BTGH, segment_BT)
 
 
 @pytest.mark.parametrize(
@@ -81,13 +88,13 @@ def test_codes_hide_other_segments_however_high_their_scores(dtype):
     segment_BT = jnp.repeat(jnp.asarray([[1, 2], [500, 12_869]]), 128, axis=1)
     sign_BT11 = jnp.where(jnp.arange(256) < 128, 1.0, -1.0)[None, :, None, None]
     q, k, v = (x.astype(dtype) for x in (q + 25, k + 25 * sign_BT11, v))
-    expected = _plain(*(x.astype(jnp.float32) for x in (q, k, v)), segment_BT)
-    np.testing.assert_allclose(_with_codes(q, k, v, segment_BT), expected, atol=0.05)
+    expected = _plain(*(x.astype(jnp.float32) for x in (q, k, v)), segment_BT, KIND)
+    np.testing.assert_allclose(_with_codes(q, k, v, segment_BT, KIND), expected, atol=0.05)
 
 
 def test_codes_that_would_run_out_are_nan_and_not_another_segments():
     q, k, v, segment_BT = _inputs(4)
-    out = _with_codes(q, k, v, jnp.where(segment_BT == 2, 12_870, segment_BT))
+    out = _with_codes(q, k, v, jnp.where(segment_BT == 2, 12_870, segment_BT), KIND)
     unknown_BT = [[False, True, True, True], [False, False, True, True]]
     assert np.isnan(out).any(axis=(2, 3)).tolist() == unknown_BT
 
@@ -96,7 +103,7 @@ def test_a_long_row_never_needs_all_scores():
     inputs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), _inputs(4096))
 
     def total(q, k, v, segment):
-        return packed_attention(q, k, v, Places(segment, segment)).sum()
+        return packed_attention(q, k, v, Places(segment, segment), KIND).sum()
 
     compiled = jax.jit(jax.grad(total, argnums=(0, 1, 2))).lower(*inputs).compile()
     scores = B * N * 4096 * 4096 * 4  # bytes
@@ -114,6 +121,7 @@ def test_a_mesh_of_tpus_gets_their_kernel_where_it_fits(tokens):
     )
     with jax.sharding.use_abstract_mesh(mesh):
         q, k, v, segment = _inputs(tokens)
-        traced = jax.jit(packed_attention).trace(q, k, v, Places(segment, segment))
+        attend = functools.partial(packed_attention, kind=KIND)
+        traced = jax.jit(attend).trace(q, k, v, Places(segment, segment))
         text = traced.lower(lowering_platforms=("tpu",)).as_text()
     assert ("tpu_custom_call" in text) == (tokens == 512)

@@ -18,15 +18,16 @@ from ale_jax.model.attention_credit import (
     head_statistics,
     middle_layers,
 )
-from ale_jax.model.layers import project_qkv
+from ale_jax.model.layers import block_input, project_qkv
 from ale_jax.model.lora import merged, new_adapters
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import hidden_states
 from ale_jax.model.sharding import param_shardings
-from tests.model.shapes import DENSE, MOE
+from tests.model.shapes import DENSE, MOE, changed
 
-DEEP = dataclasses.replace(DENSE, num_layers=6)
-THREE = dataclasses.replace(DENSE, num_layers=3)  # of which the second is looked at
+DEEP = changed(DENSE, num_layers=6)
+HEADS = DEEP.layers[0].mixer.num_heads
+THREE = changed(DENSE, num_layers=3)  # of which the second is looked at
 WINDOW, HORIZON = 10, (10, 50)
 
 
@@ -122,14 +123,16 @@ def test_the_middle_third():
 def _policy_queries(params, rows, shape, layer, replay_BTLK=None):
     """Queries and keys of a layer, of a policy that ends in front of it."""
     tokens_BT, position_BT, segment_BT, _ = rows
-    cut = dataclasses.replace(shape, num_layers=layer)
+    cut = dataclasses.replace(shape, layers=shape.layers[:layer])
     ones = jnp.ones_like(params["final_norm_D"])
     front = params | {"layers": params["layers"][:layer], "final_norm_D": ones}
     replay_BTLK = None if replay_BTLK is None else replay_BTLK[:, :, :layer]
     args = front, tokens_BT, position_BT, segment_BT, cut
     normed_BTD, _ = _hidden_states(*args, replay_BTLK=replay_BTLK)
     # What hidden_states returns is normed, and the layer norms it again: only eps tells.
-    return project_qkv(params["layers"][layer], normed_BTD, position_BT, shape)[:2]
+    kind, weights = shape.layers[layer], params["layers"][layer]
+    h_BTD = block_input(weights, normed_BTD, kind, "attn")
+    return project_qkv(weights, h_BTD, position_BT, kind)[:2]
 
 
 @pytest.mark.heavy
@@ -208,9 +211,9 @@ def test_no_more_attention_is_held_than_one_block_of_one_layer():
         return attention_statistics(params, *rows, DEEP, layers, WINDOW, HORIZON)
 
     keys = T + HORIZON[1]
-    block = 2 * DEEP.num_heads * BLOCK * keys
+    block = 2 * HEADS * BLOCK * keys
     sizes = [math.prod(shape) for shape in _arrays(jax.make_jaxpr(look)(params, *rows).jaxpr)]
     assert max(sizes) == block
     compiled = jax.jit(look).lower(params, *rows).compile()
-    whole = len(layers) * 2 * DEEP.num_heads * T * T * 4  # bytes
+    whole = len(layers) * 2 * HEADS * T * T * 4  # bytes
     assert compiled.memory_analysis().temp_size_in_bytes < whole / 8

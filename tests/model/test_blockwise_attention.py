@@ -1,10 +1,14 @@
 """Attention block by block is attention, on one device and on several."""
 
+import dataclasses
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ale_jax.config.architecture import Attention
 from ale_jax.config.hardware import MeshShape
 from ale_jax.model import blockwise_attention as module
 from ale_jax.model.attention import context_attention, zigzag
@@ -17,6 +21,7 @@ KEYS = jax.random.split(jax.random.key(0), 3)
 Q, K, V = (
     jax.random.normal(key, (B, T, heads, H)) for key, heads in zip(KEYS, (N, G, G), strict=True)
 )
+KIND = Attention(N, G, H, scale=H**-0.5, rope=None)
 LENGTHS = ((20, 3, 30), (64,))  # of the segments in each row; what is left is padding
 
 
@@ -32,9 +37,9 @@ def _places() -> Places:
     return Places(jnp.asarray(segment), jnp.asarray(position))
 
 
-def _plain(q, k, v, places):
+def _plain(q, k, v, places, window=T):
     same = places.segment_BT[:, :, None] == places.segment_BT[:, None, :]
-    mask = jnp.tril(same)
+    mask = jnp.tril(same) & ~jnp.tril(same, -window)
     k, v = (jnp.repeat(x, q.shape[2] // x.shape[2], axis=2) for x in (k, v))
     score = jnp.einsum("btnh,bsnh->bnts", q, k) * q.shape[-1] ** -0.5
     score = jnp.where(mask[:, None], score, -jnp.inf)
@@ -50,12 +55,12 @@ def _graded(attention, places, inputs=(Q, K, V)):
     return jax.jit(graded, compiler_options=EXACT)(*inputs)
 
 
-@pytest.mark.parametrize("block", [64, 16, 5])
-def test_it_is_plain_attention_with_its_gradient(monkeypatch, block):
+@pytest.mark.parametrize(("block", "window"), [(64, T), (16, T), (5, T), (16, 7)])
+def test_it_is_plain_attention_with_its_gradient(monkeypatch, block, window):
     monkeypatch.setattr(module, "BLOCK", block)
-    places = _places()
-    expected = _graded(_plain, places)
-    found = _graded(lambda q, k, v, p: blockwise_attention(q, k, v, p, p), places)
+    places, kind = _places(), dataclasses.replace(KIND, window=window % T)
+    expected = _graded(partial(_plain, window=window), places)
+    found = _graded(lambda q, k, v, p: blockwise_attention(q, k, v, p, p, kind), places)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5), expected, found
     )
@@ -72,7 +77,8 @@ def test_of_bfloat16_the_scores_are_float32():
     position = jnp.arange(512)[None]
     places = Places(jnp.ones_like(position), position)
     (_, out), gradient = _graded(_plain, places, [x.astype(jnp.float32) for x in rounded])
-    found = _graded(lambda q, k, v, p: blockwise_attention(q, k, v, p, p), places, rounded)
+    wide = dataclasses.replace(KIND, scale=128**-0.5)
+    found = _graded(lambda q, k, v, p: blockwise_attention(q, k, v, p, p, wide), places, rounded)
     expected = dict(zip(("out", "dq", "dk", "dv"), (out, *gradient), strict=True))
     share = {
         name: float(jnp.abs(a.astype(jnp.float32) - b).mean() / jnp.abs(b).mean())
@@ -89,7 +95,7 @@ def test_what_no_query_sees_is_not_computed(monkeypatch):
     later = jnp.arange(T)[None, :, None, None] >= 48
     poisoned = jnp.where(later, jnp.nan, V)
     early = Places(places.segment_BT[:, :48], places.position_BT[:, :48])
-    out = blockwise_attention(Q[:, :48], K, poisoned, early, places)
+    out = blockwise_attention(Q[:, :48], K, poisoned, early, places, KIND)
     assert jnp.isfinite(out).all()
 
 
@@ -103,7 +109,7 @@ def test_over_devices_it_is_the_same(mesh_shape):
 
     def attention(q, k, v, places):
         q, k, v, permuted = jax.tree.map(lambda x: x[:, order], (q, k, v, places))
-        return context_attention(q, k, v, permuted, mesh.abstract_mesh)[:, back]
+        return context_attention(q, k, v, permuted, KIND)[:, back]
 
     expected = _graded(_plain, places)
     with jax.set_mesh(mesh):

@@ -1,7 +1,5 @@
 """Experts on several devices compute what they do on one, however uneven the routing is."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,9 +13,9 @@ from ale_jax.model.expert_parallel import exchanged
 from ale_jax.model.moe import moe
 from ale_jax.model.params import init_params
 from ale_jax.model.sharding import make_mesh
-from tests.model.shapes import MOE
+from tests.model.shapes import MOE, changed
 
-SHAPE = dataclasses.replace(MOE, num_experts=16)
+SHAPE = changed(MOE, num_experts=16)
 LAYER = init_params(jax.random.key(0), SHAPE)["layers"][0]
 WEIGHTS = LAYER["gate_EDF"], LAYER["up_EDF"], LAYER["down_EFD"]
 TOKENS = 96
@@ -64,7 +62,7 @@ def test_tokens_travel_to_their_experts_and_back(both_ways, routing):
 
 
 def _total(layer, x_BTD, replay_BTK):
-    out_BTD, stats = moe(layer, x_BTD, SHAPE, replay_BTK)
+    out_BTD, stats = moe(layer, x_BTD, SHAPE.layers[0].experts, replay_BTK)
     return jnp.sin(out_BTD).sum() + stats.prob_TE.max(axis=1).sum(), (out_BTD, stats)
 
 
@@ -114,5 +112,5 @@ def test_few_tokens_are_rounded_as_many_are():
     x_BTD = jax.random.normal(jax.random.key(2), (8, 48, SHAPE.width), jnp.bfloat16)
     apply = jax.jit(moe, static_argnums=2, compiler_options=EXACT)
     with jax.set_mesh(make_mesh(MeshShape(data=1, expert=4, tensor=2))):
-        few, many = (apply(layer, x, SHAPE)[0] for x in (x_BTD[:, :1], x_BTD))
+        few, many = (apply(layer, x, SHAPE.layers[0].experts)[0] for x in (x_BTD[:, :1], x_BTD))
     assert (few[:, 0] == many[:, 0]).mean() > 0.99

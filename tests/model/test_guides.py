@@ -14,11 +14,11 @@ from ale_jax.model.params import init_params
 from ale_jax.model.policy import SCORE_BLOCK, logits, score_tokens
 from ale_jax.model.sharding import batch_sharding, make_mesh
 from ale_jax.records import FORCED, FREE
-from tests.model.shapes import DENSE
+from tests.model.shapes import DENSE, changed
 
 B, T, V = 2, 2 * SCORE_BLOCK // 3, 90  # more than one block of tokens; a part of a word
 NUM_MASKS = 5
-SHAPE = dataclasses.replace(DENSE, vocab_size=V)
+SHAPE = changed(DENSE, vocab_size=V)
 PARAMS = init_params(jax.random.key(0), SHAPE)
 POSITION_BT = jnp.tile(jnp.arange(T), (B, 1))
 

@@ -1,7 +1,5 @@
 """A deep model is scanned, one layer of each form, and computes what its layers compute."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,12 +12,12 @@ from ale_jax.model.lora import new_adapters, trained, with_trained
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import hidden_states
 from ale_jax.model.sharding import make_mesh
-from tests.model.shapes import MOE
+from tests.model.shapes import MOE, changed
 
 pytestmark = pytest.mark.heavy
 
 # One layer without experts in front, and one between the two runs that are scanned.
-DEEP = dataclasses.replace(MOE, num_layers=8, dense_layers=(0, 4))
+DEEP = changed(MOE, num_layers=8, dense_layers=(0, 4))
 RUN = 3
 LORA = LoraShape(rank=4, alpha=8.0, targets=TARGETS)
 TOKENS_BT = np.random.default_rng(0).integers(0, 96, (8, 16))

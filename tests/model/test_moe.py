@@ -20,9 +20,12 @@ TOKENS = 200
 X_TD = jax.random.normal(jax.random.key(1), (TOKENS, MOE.width))
 
 
+EXPERTS = MOE.layers[0].experts
+
+
 def _routing(kind):
     if kind == "learned":
-        return route(LAYER["router_DE"], X_TD, MOE)[1:]
+        return route(LAYER, X_TD, EXPERTS)[1:]
     weight_TK = jnp.tile(jnp.array([[0.7, 0.3]]), (TOKENS, 1))
     if kind == "all to one pair":
         return weight_TK, jnp.tile(jnp.array([[3, 5]]), (TOKENS, 1))
@@ -54,7 +57,7 @@ def test_equal_blocks_compute_what_all_experts_on_all_tokens_do(kind):
 
 
 def test_every_token_gets_its_own_experts_output():
-    out_BTD, stats = jax.device_get(jax.jit(moe, static_argnums=2)(LAYER, X_TD[None], MOE))
+    out_BTD, stats = jax.device_get(jax.jit(moe, static_argnums=2)(LAYER, X_TD[None], EXPERTS))
     (out_TD,) = out_BTD
     gate_EDF, up_EDF, down_EFD = map(np.asarray, WEIGHTS)
     for t, x_D in zip((0, 77, TOKENS - 1), np.asarray(X_TD)[[0, 77, -1]], strict=True):
@@ -72,14 +75,14 @@ def test_the_router_is_float32_wherever_matrix_products_are_not():
     x_TD = X_TD.astype(jnp.bfloat16)
 
     def largest(router_DE):
-        return route(router_DE, x_TD, MOE)[0].max()
+        return route({"router_DE": router_DE}, x_TD, EXPERTS)[0].max()
 
     text = jax.jit(jax.value_and_grad(largest)).lower(LAYER["router_DE"]).as_text()
     products = [line for line in text.splitlines() if "dot_general" in line]
     assert len(products) == 2, "forward and backward"
     assert all("precision = [HIGHEST, HIGHEST]" in line for line in products)
     exact_TE = np.asarray(x_TD, np.float64) @ np.asarray(LAYER["router_DE"], np.float64)
-    prob_TE = route(LAYER["router_DE"], x_TD, MOE)[0]
+    prob_TE = route(LAYER, x_TD, EXPERTS)[0]
     np.testing.assert_allclose(prob_TE, jax.nn.softmax(exact_TE, axis=-1), rtol=1e-5)
 
 
@@ -88,7 +91,9 @@ def _replayed(replay_TK):
     """The layer's outputs, statistics and gradients when it is told which experts to take."""
 
     def total(layer, x_TD):
-        out_BTD, stats = moe(layer, x_TD[None], MOE, None if replay_TK is None else replay_TK[None])
+        out_BTD, stats = moe(
+            layer, x_TD[None], EXPERTS, None if replay_TK is None else replay_TK[None]
+        )
         return jnp.sin(out_BTD).sum(), (out_BTD[0], stats)
 
     return jax.value_and_grad(total, argnums=(0, 1), has_aux=True)(LAYER, X_TD)
@@ -107,7 +112,7 @@ def test_other_experts_count_by_their_own_probabilities():
     other_TK = jnp.stack([jnp.arange(TOKENS) % 8, (jnp.arange(TOKENS) + 3) % 8], axis=1)
     replay_TK = jnp.where(jnp.arange(TOKENS)[:, None] < TOKENS // 2, other_TK, -1)
     (_, (out_TD, stats)), (d_layer, _) = _replayed(replay_TK)
-    own_TK = route(LAYER["router_DE"], X_TD, MOE)[2]
+    own_TK = route(LAYER, X_TD, EXPERTS)[2]
     expert_TK = np.where(replay_TK < 0, own_TK, other_TK)
     assert (expert_TK != own_TK).any() and (expert_TK[TOKENS // 2 :] == own_TK[TOKENS // 2 :]).all()
     np.testing.assert_array_equal(stats.expert_TK, expert_TK)
@@ -134,8 +139,8 @@ def test_other_experts_count_by_their_own_probabilities():
 
 
 def test_the_weights_of_experts_are_their_probabilities_where_they_are_not_rescaled():
-    shape = dataclasses.replace(MOE, norm_topk_prob=False)
-    prob_TE, weight_TK, expert_TK = route(LAYER["router_DE"], X_TD, shape)
+    kind = dataclasses.replace(EXPERTS, renormalise=False)
+    prob_TE, weight_TK, expert_TK = route(LAYER, X_TD, kind)
     expected = np.take_along_axis(np.asarray(prob_TE), np.asarray(expert_TK), axis=1)
     np.testing.assert_array_equal(weight_TK, expected)
     assert weight_TK.sum(axis=-1).max() < 0.99

@@ -1,5 +1,7 @@
 """The kernels that read pages: interpreted on the CPU, and lowered for their own platforms."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AbstractDevice
 
+from ale_jax.config.architecture import Attention
 from ale_jax.config.hardware import MeshShape
 from ale_jax.model import paged_attention as kernels
 from ale_jax.model.cache import Int8, LayerPages, gather_rows, load, store_as
@@ -16,6 +19,9 @@ from ale_jax.model.sharding import abstract_mesh, make_mesh
 
 B, G, R, H, PAGE_TOKENS, WIDTH, PAGES = 4, 2, 4, 128, 16, 8, 40
 LENGTH_B = jnp.array([1, 17, 100, 128], jnp.int32)
+
+KIND = Attention(G * R, G, H, scale=H**-0.5, rope=None)
+SCALE = KIND.scale
 
 
 def _inputs(dtype=jnp.float32):
@@ -30,7 +36,7 @@ def _by_rows(q_BNH, pages, page_BW, length_B=LENGTH_B):
     """The same by the way that every platform has."""
     rows = gather_rows(pages, page_BW)
     mask_B1M = jnp.arange(WIDTH * PAGE_TOKENS)[None, None] < length_B[:, None, None]
-    return masked_attention(q_BNH[:, None], rows.k_BGMH, rows.v_BGMH, mask_B1M)[:, 0]
+    return masked_attention(q_BNH[:, None], rows.k_BGMH, rows.v_BGMH, mask_B1M, KIND)[:, 0]
 
 
 def test_the_gpu_kernel_interpreted(monkeypatch):
@@ -39,7 +45,7 @@ def test_the_gpu_kernel_interpreted(monkeypatch):
         pl, "pallas_call", lambda *a, **k: pallas_call(*a, **k | {"interpret": True})
     )
     q_BNH, pages, page_BW = _inputs()
-    out_BNH = kernels.paged_attention(q_BNH, pages, page_BW, LENGTH_B, "gpu")
+    out_BNH = kernels.paged_attention(q_BNH, pages, page_BW, LENGTH_B, "gpu", SCALE)
     np.testing.assert_allclose(out_BNH, _by_rows(q_BNH, pages, page_BW), atol=1e-5)
 
 
@@ -47,7 +53,7 @@ def test_the_gpu_kernel_interpreted(monkeypatch):
 def test_the_tpu_kernel_interpreted():
     q_BNH, pages, page_BW = _inputs()
     with pltpu.force_tpu_interpret_mode():
-        out_BNH = kernels.paged_attention(q_BNH, pages, page_BW, LENGTH_B, "tpu")
+        out_BNH = kernels.paged_attention(q_BNH, pages, page_BW, LENGTH_B, "tpu", SCALE)
     np.testing.assert_allclose(out_BNH, _by_rows(q_BNH, pages, page_BW), atol=2e-2)
 
 
@@ -63,8 +69,8 @@ def test_on_a_mesh_each_device_has_pages_of_its_own(monkeypatch):
     page_BW = jnp.asarray([np.random.default_rng(b).permutation(10)[:WIDTH] for b in range(B)])
     expected = _by_rows(q_BNH, pages, page_BW + 10 * jnp.arange(B)[:, None])
     with jax.set_mesh(make_mesh(MeshShape(data=2, fsdp=2, tensor=2))):
-        decode = jax.jit(kernels.paged_attention, static_argnums=4)
-        out_BNH = decode(q_BNH, pages, page_BW, LENGTH_B, "gpu")
+        decode = jax.jit(kernels.paged_attention, static_argnums=(4, 5))
+        out_BNH = decode(q_BNH, pages, page_BW, LENGTH_B, "gpu", SCALE)
     np.testing.assert_allclose(out_BNH, expected, atol=1e-5)
 
 
@@ -78,10 +84,10 @@ def test_on_a_mesh_each_device_has_pages_of_its_own(monkeypatch):
 )
 def test_kernels_lower_for_their_platforms(name, platform, device, sizes):
     q_BNH, pages, page_BW = _inputs(jnp.bfloat16)
-    decode = jax.jit(kernels.paged_attention, static_argnums=4)
+    decode = jax.jit(kernels.paged_attention, static_argnums=(4, 5))
     mesh = abstract_mesh(vars(MeshShape(data=1)) | sizes)
     with jax.sharding.use_abstract_mesh(mesh.update(abstract_device=device)):
-        traced = decode.trace(q_BNH, pages, page_BW, LENGTH_B, name)
+        traced = decode.trace(q_BNH, pages, page_BW, LENGTH_B, name, SCALE)
         text = traced.lower(lowering_platforms=(platform,)).as_text()
     assert "custom_call" in text
 
@@ -97,6 +103,8 @@ def test_int8_keeps_each_head_to_half_a_step_of_its_largest():
 def test_who_has_a_kernel():
     _, pages, _ = _inputs()
     quantized = LayerPages(*(store_as(x, Int8(None, None)) for x in (pages.k_GPbH, pages.v_GPbH)))
-    assert kernels.has_kernel("gpu", pages) and kernels.has_kernel("tpu", pages)
-    assert not kernels.has_kernel("cpu", pages)
-    assert not kernels.has_kernel("gpu", quantized)
+    assert kernels.has_kernel("gpu", pages, KIND) and kernels.has_kernel("tpu", pages, KIND)
+    assert not kernels.has_kernel("cpu", pages, KIND)
+    assert not kernels.has_kernel("gpu", quantized, KIND)
+    for change in ({"window": 8}, {"cap": 30.0}, {"sinks": True}):
+        assert not kernels.has_kernel("gpu", pages, dataclasses.replace(KIND, **change))

@@ -4,12 +4,12 @@ import dataclasses
 
 import numpy as np
 
-from ale_jax.model.layers import rotary_frequencies
-from tests.model.shapes import MOE
+from ale_jax.config.architecture import Llama3Scaling, Rope
+from ale_jax.model.rope import rotary_frequencies
 
-PLAIN = dataclasses.replace(MOE, head_width=8, rope_theta=10_000.0)
+PLAIN = Rope(10_000.0, 8)
 TRAINED = 8192.0
-SCALED = dataclasses.replace(PLAIN, llama3_rope=(8.0, 1.0, 4.0, TRAINED))
+SCALED = dataclasses.replace(PLAIN, scaling=Llama3Scaling(8.0, 1.0, 4.0, TRAINED))
 
 
 def test_each_pair_turns_a_tenth_as_fast_as_the_one_before():
@@ -24,5 +24,6 @@ def test_llama_3_slows_down_what_has_few_waves_in_the_trained_positions():
 
 
 def test_llama_3_divides_what_has_less_than_one_wave_by_the_factor():
-    short = dataclasses.replace(SCALED, llama3_rope=(8.0, 1.0, 4.0, 100.0))  # 0.016 waves
+    scaling = Llama3Scaling(8.0, 1.0, 4.0, 100.0)  # 0.016 waves
+    short = dataclasses.replace(SCALED, scaling=scaling)
     np.testing.assert_allclose(rotary_frequencies(short)[-1], 0.001 / 8, rtol=1e-6)

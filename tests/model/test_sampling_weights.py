@@ -1,7 +1,5 @@
 """What the sampler is given on a mesh: each weight where a decode step wants it."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ from ale_jax.model import compute
 from ale_jax.model.compute import sampling_weights, served_weights
 from ale_jax.model.params import init_params
 from ale_jax.model.sharding import make_mesh, param_shardings
-from tests.model.shapes import MIXED, MOE
+from tests.model.shapes import MIXED, MOE, changed
 
 PARAMS = init_params(jax.random.key(0), MOE)
 
@@ -50,7 +48,7 @@ def test_layers_of_one_form_share_a_program(monkeypatch):
         return served_weights(params, *rest)
 
     monkeypatch.setattr(compute, "served_weights", noted)
-    deep = dataclasses.replace(MIXED, num_layers=5, vocab_size=95)  # of no other test
+    deep = changed(MIXED, num_layers=5, vocab_size=95)  # of no other test
     served = sampling_weights(init_params(jax.random.key(0), deep), deep, Compute("bfloat16"))
     assert len(served["layers"]) == 5
     # What is outside of the layers, and a layer of each form.

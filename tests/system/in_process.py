@@ -22,6 +22,7 @@ from ale_jax.data.journal import Journal
 from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
+from ale_jax.model.weights.shape import policy_shape
 from ale_jax.records import EpisodeKey, RolloutRequest, Task
 from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.system.checks import checked_config
@@ -189,7 +190,7 @@ class Run:
         words = [Capitals.system_prompt, "Say something, 0123456789.", "And again."]
         messages = [{"role": "user", "content": text} for text in [*words, string.printable]]
         self.tokenizer = ChatTokenizer(train_bpe(messages, config.tokenizer.vocab_size))
-        shape = config.policy_shape(self.tokenizer.vocab_size)
+        shape = policy_shape(config, self.tokenizer.vocab_size)
         mesh = make_mesh(config.mesh)
         processes.begin(self.tokenizer.vocab_size, mesh, config.learn.microbatch_rows)
         self.trainer = Trainer(config, shape, mesh, processes)

@@ -38,7 +38,7 @@ from ale_jax.system.demonstrations import conversation_of, make_tokenizer, token
 from ale_jax.system.reply_limits import reply_limits
 from tests.agent.assistant.scripted import endpoint_that, in_turn
 from tests.engine.shapes import engine_shape
-from tests.model.shapes import DENSE
+from tests.model.shapes import DENSE, changed
 from tests.played_worlds import OurWorlds, family_of
 from tests.system.untimed import rl_lines
 from tests.system.whole_runs import SYNCHRONOUS, run_here
@@ -130,7 +130,7 @@ def test_its_calls_become_the_chunks_that_were_demonstrated(runtime, transcript,
         "", CONFIG.tokenizer.vocab_size, [conversation_of(transcript)] * 20, tmp_path
     )
     sample = tokenize(transcript, tokenizer)
-    shape = dataclasses.replace(DENSE, vocab_size=tokenizer.vocab_size, max_positions=TOKENS)
+    shape = changed(DENSE, vocab_size=tokenizer.vocab_size, max_positions=TOKENS)
     sizes = engine_shape(max_sequences=1, max_sequence_length=TOKENS, prefill_tokens=(16, 64))
     with contextlib.closing(
         Engine(shape, sizes, tokenizer.stop_ids, learned(sample, shape))

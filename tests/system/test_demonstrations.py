@@ -28,7 +28,7 @@ from ale_jax.system.demonstrations import (
     tokenize,
 )
 from ale_jax.worlds.api import Message
-from tests.model.shapes import DENSE
+from tests.model.shapes import DENSE, changed
 from tests.played_worlds import OurWorlds, demonstration, family_of
 
 SHAPE = Shape(microbatch_rows=1, pack_length=256, chunks_per_pack=8)
@@ -130,7 +130,7 @@ def test_what_is_learned_depends_on_the_masked_context(tokenizer):
     """Another wrong command, and the same kept replies are less, or more, likely after it."""
     mask = np.array([False, True, True, True])
     batch, _ = pack([tokenize(CLUMSY, tokenizer, mask)], SHAPE)
-    policy = dataclasses.replace(DENSE, vocab_size=tokenizer.vocab_size)
+    policy = changed(DENSE, vocab_size=tokenizer.vocab_size)
     params = init_params(jax.random.key(0), policy)
 
     def kept(tokens_BT):

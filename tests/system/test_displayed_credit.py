@@ -24,13 +24,13 @@ from ale_jax.monitor.trajectories import TRAJECTORIES_FILE, TrajectoryWriter, re
 from ale_jax.system.tasks import Cursor
 from ale_jax.system.trajectory_samples import trajectory_samples
 from tests.learn.test_assemble import EQUAL, IPA, MIXED
-from tests.model.shapes import DENSE
+from tests.model.shapes import DENSE, changed
 from tests.rows import each_row
 
 pytestmark = pytest.mark.heavy
 
 SHAPE = Shape(microbatch_rows=1, pack_length=8, chunks_per_pack=4)  # one trajectory each
-TINY = dataclasses.replace(DENSE, num_layers=1)
+TINY = changed(DENSE, num_layers=1)
 MISMATCH = MismatchHypers("token", 1.1, "chunk", filter_high=1.1)
 KL = LossHypers("vanilla", kl_weight=0.1, kl_estimator="k3")
 

@@ -20,6 +20,7 @@ from ale_jax.learn.state import WholeState, abstract_state, make_optimizer
 from ale_jax.model.policy import hidden_states, logits
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
+from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.checks import checked_config
 from ale_jax.system.lease import LEASE_DIR
 from ale_jax.system.workdir import Workdir
@@ -40,7 +41,7 @@ def run(tmp_path_factory):
         values |= {"lora": LORA, "weights": weights}
         config = checked_config(values)
         tokenizer = ChatTokenizer(train_bpe(MESSAGES, config.tokenizer.vocab_size))
-        policy = config.policy_shape(tokenizer.vocab_size)
+        policy = policy_shape(config, tokenizer.vocab_size)
         optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
         target = abstract_state(policy, optimizer, make_mesh(config.mesh), config.lora)
         draw = np.random.default_rng(0)

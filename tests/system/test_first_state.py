@@ -11,6 +11,7 @@ from ale_jax.model.params import init_params
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.model.weights.export import export
+from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.checks import check_devices, checked_config
 from ale_jax.system.states import first_state
 
@@ -25,7 +26,7 @@ def _config(weights, **changes):
 def checkpoint(tmp_path_factory):
     """A folder, and what is in it."""
     config = _config("")
-    policy = config.model.policy_shape(config.tokenizer.vocab_size)
+    policy = policy_shape(config, config.tokenizer.vocab_size)
     params = init_params(jax.random.key(7), policy)
     folder = tmp_path_factory.mktemp("weights") / "model"
     export(folder, params, policy)
@@ -40,7 +41,7 @@ def test_the_first_weights_are_those_of_the_checkpoint(checkpoint, lora):
     config = _config(folder, **({"lora": lora} if lora else {}))
     check_devices(config)
     # More tokens than the tokenizer has: the embedding is padded.
-    policy = config.policy_shape(tokenizer_size=300)
+    policy = policy_shape(config, tokenizer_size=300)
     optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
     state = first_state(config, policy, optimizer, make_mesh(config.mesh))
     assert ("adapters" in state.params) == bool(lora)

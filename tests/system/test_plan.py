@@ -20,6 +20,7 @@ from ale_jax.model.compute import sampling_weights
 from ale_jax.model.guides import num_words
 from ale_jax.model.params import param_table
 from ale_jax.model.sharding import make_mesh, num_data_shards
+from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.checks import checked_config
 from ale_jax.system.plan import make_plan
 
@@ -43,7 +44,7 @@ def test_state_takes_what_is_planned(mesh):
     config = _config(
         mesh=vars(mesh), model={"num_kv_heads": 2}, hardware={"chip": "h100", "devices": 8}
     )
-    needs, policy = _needs(config), config.model.policy_shape(config.tokenizer.vocab_size)
+    needs, policy = _needs(config), policy_shape(config, config.tokenizer.vocab_size)
     optimizer = make_optimizer(config.rl_optimizer, policy)
     state = init_state(jax.random.key(0), policy, optimizer, make_mesh(mesh))
 
@@ -187,7 +188,7 @@ def test_the_policies_of_the_past_are_counted(alpha, older):
 
 def test_the_critics_are_counted():
     config = checked_config(SMOKE("asyppo").to_dict())
-    policy, mesh = config.policy_shape(config.tokenizer.vocab_size), make_mesh(config.mesh)
+    policy, mesh = policy_shape(config, config.tokenizer.vocab_size), make_mesh(config.mesh)
     params = init_state(
         jax.random.key(0), policy, make_optimizer(config.rl_optimizer, policy), mesh
     )
@@ -214,7 +215,7 @@ def test_the_masks_of_an_agents_replies_are_counted():
     config = _config(
         external_agent={"command": ("agent",)}, hardware={"chip": "h100", "devices": 8}
     )
-    words = num_words(config.policy_shape(config.tokenizer.vocab_size).vocab_size)
+    words = num_words(policy_shape(config, config.tokenizer.vocab_size).vocab_size)
     turn = dataclasses.replace(text_turn([1], [2]), mask_id=np.zeros(1, np.int16))
     sample = Sample((turn,), np.ones(1, np.float32), mask_Iw=np.full((1, words), -1, np.int32))
     batch, _ = pack([sample], config.learn)
@@ -225,7 +226,7 @@ def test_the_masks_of_an_agents_replies_are_counted():
 
 def test_what_is_left_of_each_token_is_counted_where_it_is_cut():
     config = _config(train_sampling={"top_p": 0.8}, hardware={"chip": "h100", "devices": 8})
-    words = num_words(config.policy_shape(config.tokenizer.vocab_size).vocab_size)
+    words = num_words(policy_shape(config, config.tokenizer.vocab_size).vocab_size)
     turn = dataclasses.replace(text_turn([1], [2]), mask_id=np.zeros(1, np.int16))
     masks = {"mask_Iw": np.full((1, words), -1, np.int32), "sampling": config.train_sampling}
     batch, _ = pack([Sample((turn,), np.ones(1, np.float32), **masks)], config.learn)

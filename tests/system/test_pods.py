@@ -25,6 +25,7 @@ from ale_jax.model.sharding import (
     num_data_shards,
     param_shardings,
 )
+from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.checks import checked_config
 from tests.test_configs import PLANNED
 
@@ -38,7 +39,7 @@ def _pod(name, of_engine=False):
     config = checked_config(
         importlib.import_module(f"ale_jax.configs.{name}").get_config().to_dict()
     )
-    policy = config.model.policy_shape(config.tokenizer.vocab_size)
+    policy = policy_shape(config, config.tokenizer.vocab_size)
     sizes = mesh_sizes(config.mesh, config.hardware.devices)
     if of_engine:
         sizes = engine_sizes(sizes, config.hardware.devices_per_process)

@@ -21,6 +21,7 @@ from ale_jax.learn.state import WholeState, init_state, make_optimizer
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.model.weights.export import export
+from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.checks import checked_config
 from ale_jax.system.serve import serving
 from ale_jax.system.workdir import Workdir
@@ -43,7 +44,7 @@ def tokenizer(config):
 
 @pytest.fixture(scope="module")
 def state(config, tokenizer):
-    policy = config.policy_shape(tokenizer.vocab_size)
+    policy = policy_shape(config, tokenizer.vocab_size)
     optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
     return init_state(jax.random.key(0), policy, optimizer, make_mesh(config.mesh))
 
@@ -108,7 +109,7 @@ def test_weights_of_others_answer_as_a_run_with_the_same_weights(
     serve, workdir, config, tokenizer, state, tmp_path
 ):
     folder = tmp_path / "weights"
-    export(folder, state.params, config.policy_shape(tokenizer.vocab_size), tokenizer)
+    export(folder, state.params, policy_shape(config, tokenizer.vocab_size), tokenizer)
     size = f"--config.tokenizer.vocab_size={tokenizer.vocab_size}"
     asked = {"model": "any", "messages": MESSAGES, "max_tokens": 8, "seed": 7, "temperature": 1}
     flags = f"--config.weights={folder}", size

@@ -12,6 +12,7 @@ from ale_jax.launch import main
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.model.weights.config import NO_EXPERTS
 from ale_jax.model.weights.export import export
+from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.checks import check_devices, config_with_weights, resolved_config
 from ale_jax.system.workdir import CHECKPOINTS_DIR, Workdir
 from tests.model.shapes import LLAMA, MIXED, QWEN2
@@ -65,7 +66,7 @@ SHAPES = {
 def test_the_shape_and_the_vocabulary_are_those_of_the_files(shape, name, saved):
     path, shape = saved(shape, name)
     config = resolved(path)
-    assert config.policy_shape(1) == shape
+    assert policy_shape(config, 1) == shape
     assert config.tokenizer.vocab_size == shape.vocab_size
     check_devices(config)
 
@@ -130,7 +131,7 @@ def test_other_weights_bring_their_own_shape(saved):
     first, _ = saved(DENSE_QWEN2)
     second, shape = saved(MIXED, "other")
     config = config_with_weights(resolved(first), str(second))
-    assert config.policy_shape(1) == shape and config.weights == str(second)
+    assert policy_shape(config, 1) == shape and config.weights == str(second)
 
 
 def test_a_context_beyond_the_models_positions_is_refused(saved):

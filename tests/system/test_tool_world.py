@@ -29,7 +29,7 @@ from ale_jax.system.evaluated import record_of_trajectory
 from ale_jax.worlds import Reply
 from ale_jax.worlds.families import open_families
 from tests.engine.shapes import engine_shape
-from tests.model.shapes import MOE
+from tests.model.shapes import MOE, changed
 from tests.system.tool_world import OPEN
 
 pytestmark = pytest.mark.heavy
@@ -53,7 +53,7 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def play(tokenizer):
     """Plays an episode by a policy that knows nothing; returns its trajectory."""
-    shape = dataclasses.replace(MOE, vocab_size=tokenizer.vocab_size)
+    shape = changed(MOE, vocab_size=tokenizer.vocab_size)
     sizes = engine_shape(max_sequences=2, max_sequence_length=448, prefill_tokens=(16, 64))
     params = init_params(jax.random.key(0), shape)
     with contextlib.ExitStack() as stack:

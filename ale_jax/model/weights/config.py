@@ -1,270 +1,149 @@
 """Converts the config.json of a Hugging Face checkpoint to and from `PolicyShape`.
 
-The file is external input, so each value's type is checked, and errors name the field.
+The file is external input, so each value's type is checked, and errors name the field. What it
+leaves out is completed by transformers' own class of the family, whose defaults are its meaning.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import json
 from pathlib import Path
 from typing import Any
 
-from ale_jax.config.model import PolicyShape
+from ale_jax.config.architecture import (
+    Attention,
+    Dense,
+    Llama3Scaling,
+    PolicyShape,
+    Rope,
+)
 from ale_jax.files import read_json
+from ale_jax.model.families.decoder import num_layers
+from ale_jax.model.families.family import Family
+from ale_jax.model.families.fields import Fields
+from ale_jax.model.families.registry import FAMILIES
 
-
-@dataclasses.dataclass(frozen=True)
-class Fields:
-    """The fields of a file, by name. A field that is null counts as missing, as in transformers."""
-
-    source: Path
-    values: Mapping[str, Any]
-
-    def error(self, text: str) -> ValueError:
-        return ValueError(f"{self.source}: {text}")
-
-    def get(self, name: str, default: Any = None) -> Any:
-        value = self.values.get(name)
-        return default if value is None else value
-
-    def require(self, name: str, only: Any) -> None:
-        """Raises ValueError if the field is present with a value other than the one that is
-        supported."""
-        if self.get(name, only) != only:
-            raise self.error(f"{name} {self.get(name)!r:.80} is not supported, only {only!r} is")
-
-    def count(self, name: str, default: int | None = None, most: int = 1 << 24) -> int:
-        """Returns an integer from 1 to `most`, a limit that keeps a damaged file from exhausting
-        the memory.
-
-        ValueError if it is something else, or missing without a default.
-        """
-        value = self.get(name, default)
-        if value is None:
-            raise self.error(f"{name} is missing")
-        if type(value) is not int or not 1 <= value <= most:
-            raise self.error(f"{name} {value!r:.40} must be an integer from 1 to {most}")
-        return value
-
-    def number(self, name: str, default: float | None = None) -> float:
-        """Returns a number > 0. ValueError if it is something else, or missing without a
-        default."""
-        value = self.get(name, default)
-        if value is None:
-            raise self.error(f"{name} is missing")
-        if type(value) not in (int, float) or not value > 0:
-            raise self.error(f"{name} {value!r:.40} must be a number above 0")
-        return float(value)
-
-    def flag(self, name: str, default: bool) -> bool:
-        value = self.get(name, default)
-        if type(value) is not bool:
-            raise self.error(f"{name} {value!r:.40} must be true or false")
-        return value
-
-    def items(self, name: str) -> list[Any]:
-        """Returns the items of a list; empty if it is missing."""
-        value = self.get(name, [])
-        if not isinstance(value, list):
-            raise self.error(f"{name} {value!r:.40} must be a list")
-        return value
-
-    def part(self, name: str) -> Fields:
-        """Returns the fields of a nested object; none if it is missing."""
-        value = self.get(name, {})
-        if not isinstance(value, Mapping):
-            raise self.error(f"{name} {value!r:.40} must be an object")
-        return Fields(self.source, value)
-
-
-@dataclasses.dataclass(frozen=True)
-class Architecture:
-    """What distinguishes a family of transformers' models from the other supported ones.
-
-    qkv_bias: as in `PolicyShape`; None if the configuration states it. positions: transformers'
-    default of max_position_embeddings, for a configuration that does not state it.
-    """
-
-    model_type: str
-    class_name: str
-    has_experts: bool
-    qk_norm: bool
-    qkv_bias: bool | None
-    positions: int = 32_768
-
-
-# A model that was upcycled from Qwen2 or Llama is a Qwen2-MoE (see layout.filler_shapes).
-ARCHITECTURES = (
-    Architecture("qwen3_moe", "Qwen3MoeForCausalLM", True, True, False),
-    Architecture("qwen2_moe", "Qwen2MoeForCausalLM", True, False, None),
-    Architecture("qwen3", "Qwen3ForCausalLM", False, True, False),
-    Architecture("qwen2", "Qwen2ForCausalLM", False, False, True),
-    Architecture("llama", "LlamaForCausalLM", False, False, False, 2048),
-)
-
-# Fields of which only one value is supported, which is also that of a missing field.
-_ONLY = {
-    "hidden_act": "silu",
-    "attention_bias": False,
-    "mlp_bias": False,
-    "use_sliding_window": False,
-    "quantization_config": None,
-    "shared_expert_intermediate_size": 0,
-}
-_LLAMA3_ROPE = (
-    "factor",
-    "low_freq_factor",
-    "high_freq_factor",
-    "original_max_position_embeddings",
-)
-# Far above those of any model.
-MOST_LAYERS = MOST_EXPERTS = 1024
-
-NO_EXPERTS: dict[str, Any] = {
-    "num_experts": 0,
-    "experts_per_token": 0,
-    "expert_width": 0,
-    "dense_layers": (),
-    "norm_topk_prob": True,
-}
+# What `to_config` writes itself. Other families' checkpoints hand on the file they were read from.
+OWN = ("qwen3_moe", "qwen2_moe", "qwen3", "qwen2", "llama")
 
 
 def read_config(path: Path) -> PolicyShape:
     """Returns the shape that a config.json describes. ValueError names the field that is not
     supported."""
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: must contain an object")
-    fields = Fields(path, content)
-    known = {each.model_type: each for each in ARCHITECTURES}
-    architecture = find_architecture(fields, fields.get("model_type"), known)
-    for name, value in _ONLY.items():
-        fields.require(name, value)
-    for kind in fields.items("layer_types"):
-        if kind != "full_attention":
-            raise fields.error(f"layer_types {kind!r:.40} is not supported, only 'full_attention'")
-    return make_shape(fields, _sizes(fields, architecture))
+    return _read(path, read_json(path))
 
 
-def find_architecture(
-    fields: Fields, name: object, known: Mapping[str, Architecture]
-) -> Architecture:
-    """Returns the known architecture of a name. ValueError if there is none."""
-    if not isinstance(name, str) or name not in known:
-        raise fields.error(
-            f"architecture {name!r:.40} is not supported, only {', '.join(known)} are"
-        )
-    return known[name]
-
-
-def make_shape(fields: Fields, sizes: dict[str, Any]) -> PolicyShape:
-    """Returns the shape. A ValueError for sizes that do not fit together also names the file."""
+def read_text(text: str, source: str) -> PolicyShape:
+    """Returns the shape that the text of a config.json describes. source: its name in errors.
+    Errors as `read_config`."""
     try:
-        return PolicyShape(**sizes)
+        content = json.loads(text)
     except ValueError as error:
-        raise fields.error(str(error)) from error
+        raise ValueError(f"{source}: damaged: {error}") from error
+    return _read(source, content)
+
+
+def _read(source: Path | str, content: Any) -> PolicyShape:
+    if not isinstance(content, dict):
+        raise ValueError(f"{source}: must contain an object")
+    given = Fields(source, content)
+    family = find_family(given)
+    num_layers(given)  # before transformers makes lists of as many
+    given.require("quantization_config", None)
+    fields = _completed(given, family)
+    shape = family.read(fields)
+    fields.refuse_rest()
+    return dataclasses.replace(shape, source=json.dumps(content))
+
+
+def find_family(fields: Fields) -> Family:
+    """Returns the family that the file names. ValueError if there is none here."""
+    name = fields.get("model_type")
+    if not isinstance(name, str) or name not in FAMILIES:
+        raise fields.error(f"model_type {name!r:.40} is not supported, only {', '.join(FAMILIES)}")
+    return FAMILIES[name]
+
+
+def _completed(given: Fields, family: Family) -> Fields:
+    """All fields of the family's configuration, those that the file leaves out, too."""
+    from transformers import PreTrainedConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    if family.model_type not in CONFIG_MAPPING:
+        raise given.error(f"model_type {family.model_type} needs a newer transformers: upgrade it")
+    try:
+        values = CONFIG_MAPPING[family.model_type](**given.values).to_dict()
+    except Exception as error:  # of many kinds: what it makes of hostile values is not specified
+        why = " ".join(str(error).split())
+        raise given.error(f"transformers does not accept it: {why:.300}") from error
+    of_all = set(PreTrainedConfig().to_dict()) - {"tie_word_embeddings"}
+    return Fields(given.source, values, of_all)
 
 
 def to_config(shape: PolicyShape) -> dict[str, Any]:
-    """Returns the content of config.json, with the fields of published checkpoints, which both
-    transformers 4 and 5 read. ValueError if transformers has no architecture of this shape."""
-    architecture = _architecture_of(shape)
-    fields: dict[str, Any] = {
-        "architectures": [architecture.class_name],
-        "model_type": architecture.model_type,
+    """Returns the content of config.json: that of the checkpoint that the shape was read from, or
+    the fields of published checkpoints, which both transformers 4 and 5 read. ValueError if
+    transformers has no architecture of this shape."""
+    if shape.source:
+        return json.loads(shape.source)
+    if shape.family not in OWN:
+        raise ValueError(
+            f"transformers has no model with such layers as {shape.layers[0]}: a policy of them "
+            "cannot be exported"
+        )
+    fields = _of_all(shape) | _of_attention(shape.layers[0].mixer)
+    if shape.is_moe:
+        fields |= _of_experts(shape)
+    return fields
+
+
+def _of_all(shape: PolicyShape) -> dict[str, Any]:
+    dense = [x.feed_forward.width for x in shape.layers if isinstance(x.feed_forward, Dense)]
+    return {
+        "architectures": [FAMILIES[shape.family].class_name],
+        "model_type": shape.family,
         "hidden_act": "silu",
         "vocab_size": shape.vocab_size,
         "hidden_size": shape.width,
         "num_hidden_layers": shape.num_layers,
-        "num_attention_heads": shape.num_heads,
-        "num_key_value_heads": shape.num_kv_heads,
-        "head_dim": shape.head_width,
-        "intermediate_size": shape.mlp_width,
-        "rope_theta": shape.rope_theta,
+        # Of a model whose layers all have experts, it is of no consequence.
+        "intermediate_size": dense[0] if dense else shape.width,
         "max_position_embeddings": shape.max_positions,
-        "rms_norm_eps": shape.norm_eps,
+        "rms_norm_eps": shape.norm.eps,
         "tie_word_embeddings": shape.tie_embeddings,
     }
-    if shape.llama3_rope:
-        numbers = dict(zip(_LLAMA3_ROPE, shape.llama3_rope, strict=True))
-        numbers[_LLAMA3_ROPE[-1]] = int(numbers[_LLAMA3_ROPE[-1]])
-        fields["rope_scaling"] = {"rope_type": "llama3", **numbers}
-    if shape.is_moe and not shape.qk_norm:
-        fields |= {"qkv_bias": shape.qkv_bias, "shared_expert_intermediate_size": 0}
-    if shape.is_moe:
-        fields |= {
-            "num_experts": shape.num_experts,
-            "num_experts_per_tok": shape.experts_per_token,
-            "moe_intermediate_size": shape.expert_width,
-            "norm_topk_prob": shape.norm_topk_prob,
-            "decoder_sparse_step": 1,
-            "mlp_only_layers": list(shape.dense_layers),
+
+
+def _of_attention(kind: Attention) -> dict[str, Any]:
+    assert isinstance(kind.rope, Rope)
+    fields: dict[str, Any] = {
+        "num_attention_heads": kind.num_heads,
+        "num_key_value_heads": kind.num_kv_heads,
+        "head_dim": kind.head_width,
+        "rope_theta": kind.rope.theta,
+    }
+    if isinstance(scaling := kind.rope.scaling, Llama3Scaling):
+        fields["rope_scaling"] = {
+            "rope_type": "llama3",
+            "factor": scaling.factor,
+            "low_freq_factor": scaling.low,
+            "high_freq_factor": scaling.high,
+            "original_max_position_embeddings": int(scaling.trained),
         }
     return fields
 
 
-def _architecture_of(shape: PolicyShape) -> Architecture:
-    for each in ARCHITECTURES:
-        fits = each.has_experts == shape.is_moe and each.qk_norm == shape.qk_norm
-        if fits and each.qkv_bias in (None, shape.qkv_bias):
-            return each
-    raise ValueError(
-        f"transformers has no model with experts {shape.is_moe}, qk_norm {shape.qk_norm} and "
-        f"qkv_bias {shape.qkv_bias}: such a policy cannot be exported"
-    )
-
-
-def _qkv_bias(fields: Fields, architecture: Architecture) -> bool:
-    if architecture.qkv_bias is None:
-        return fields.flag("qkv_bias", True)
-    return architecture.qkv_bias
-
-
-def _sizes(fields: Fields, architecture: Architecture) -> dict[str, Any]:
-    width, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
-    rope_theta, llama3_rope = _rope(fields)
-    return {
-        "vocab_size": fields.count("vocab_size"),
-        "width": width,
-        "num_layers": fields.count("num_hidden_layers", most=MOST_LAYERS),
-        "num_heads": heads,
-        "num_kv_heads": fields.count("num_key_value_heads", heads),
-        "head_width": fields.count("head_dim", width // heads),
-        "mlp_width": fields.count("intermediate_size"),
-        **(_expert_sizes(fields) if architecture.has_experts else NO_EXPERTS),
-        "qk_norm": architecture.qk_norm,
-        "qkv_bias": _qkv_bias(fields, architecture),
-        "rope_theta": rope_theta,
-        "llama3_rope": llama3_rope,
-        "max_positions": fields.count("max_position_embeddings", architecture.positions),
-        "norm_eps": fields.number("rms_norm_eps"),
-        "tie_embeddings": fields.flag("tie_word_embeddings", False),
+def _of_experts(shape: PolicyShape) -> dict[str, Any]:
+    (kind,) = {layer.experts for layer in shape.layers if layer.experts}
+    fields: dict[str, Any] = {
+        "num_experts": kind.num,
+        "num_experts_per_tok": kind.per_token,
+        "moe_intermediate_size": kind.width,
+        "norm_topk_prob": kind.renormalise,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [i for i, layer in enumerate(shape.layers) if not layer.experts],
     }
-
-
-def _expert_sizes(fields: Fields) -> dict[str, Any]:
-    # transformers 5 writes num_local_experts where published checkpoints have num_experts.
-    name = "num_experts" if fields.get("num_experts") else "num_local_experts"
-    step = fields.count("decoder_sparse_step", 1)
-    layers = range(fields.count("num_hidden_layers", most=MOST_LAYERS))
-    listed = fields.items("mlp_only_layers")
-    return {
-        "num_experts": fields.count(name, most=MOST_EXPERTS),
-        "experts_per_token": fields.count("num_experts_per_tok"),
-        "expert_width": fields.count("moe_intermediate_size"),
-        "dense_layers": tuple(i for i in layers if i in listed or (i + 1) % step),
-        "norm_topk_prob": fields.flag("norm_topk_prob", False),
-    }
-
-
-def _rope(fields: Fields) -> tuple[float, tuple[float, ...]]:
-    """theta and `PolicyShape.llama3_rope`, from the fields that transformers 5 or 4 writes."""
-    scaling = fields.part("rope_parameters" if fields.get("rope_parameters") else "rope_scaling")
-    theta = scaling.number("rope_theta", fields.number("rope_theta", 10_000.0))
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind == "default":
-        return theta, ()
-    if kind != "llama3":
-        raise fields.error(f"rope_type {kind!r} is not supported, only 'default' and 'llama3' are")
-    return theta, tuple(scaling.number(name) for name in _LLAMA3_ROPE)
+    if shape.family == "qwen2_moe":
+        fields |= {"qkv_bias": shape.layers[0].mixer.bias, "shared_expert_intermediate_size": 0}
+    return fields

@@ -17,7 +17,8 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from ale_jax.config.model import PolicyShape
+from ale_jax.config.architecture import Dense, Experts, Layer, PolicyShape
+from ale_jax.config.model import ModelConfig
 from ale_jax.errors import EXIT_FAILED
 from ale_jax.model.params import Params, count_params
 from ale_jax.model.tokenizer import ChatTokenizer
@@ -26,6 +27,8 @@ from ale_jax.model.weights.load import load_params, open_checkpoint
 
 # Small, so that no expert is nearly certain at first, and all of them get tokens and gradients.
 ROUTER_STDDEV = 0.02
+# The families of mixtures whose layers are otherwise those of a dense family.
+UPCYCLED = {"qwen3": "qwen3_moe", "qwen2": "qwen2_moe", "llama": "qwen2_moe"}
 
 
 def upcycled_shape(
@@ -35,21 +38,32 @@ def upcycled_shape(
     dense_layers: tuple[int, ...] = (),
 ) -> PolicyShape:
     """Returns the shape of the mixture that `upcycle` makes of a dense policy. ValueError if the
-    policy is not dense or the sizes do not fit."""
-    if shape.num_experts:
+    policy is not dense, the sizes do not fit, or there is no family of such mixtures."""
+    if shape.is_moe:
         raise ValueError(
             f"the policy has {shape.num_experts} experts: only dense policies can be upcycled"
         )
     if num_experts < 1:
         raise ValueError(f"num_experts {num_experts} must be at least 1")
-    return dataclasses.replace(
-        shape,
-        num_experts=num_experts,
-        experts_per_token=experts_per_token,
-        expert_width=shape.mlp_width,
-        dense_layers=dense_layers,
-        norm_topk_prob=True,
-    )
+    if not 1 <= experts_per_token <= num_experts:
+        raise ValueError(
+            f"experts_per_token {experts_per_token} must lie between 1 and num_experts "
+            f"{num_experts}"
+        )
+    if shape.family not in UPCYCLED:
+        raise ValueError(
+            f"policies of the family {shape.family!r} cannot be upcycled, only those of "
+            f"{', '.join(UPCYCLED)}: transformers has no mixtures of the others' layers"
+        )
+
+    def sparse(layer: Layer) -> Layer:
+        assert isinstance(layer.feed_forward, Dense)
+        experts = Experts(num_experts, experts_per_token, layer.feed_forward.width)
+        return dataclasses.replace(layer, feed_forward=experts)
+
+    layers = (each if i in dense_layers else sparse(each) for i, each in enumerate(shape.layers))
+    family = UPCYCLED[shape.family]
+    return dataclasses.replace(shape, layers=tuple(layers), family=family, source="")
 
 
 def upcycle(
@@ -72,7 +86,7 @@ def upcycle(
     Raises ValueError if `sparse` is not an upcycling of `dense`.
     """
     _check_fit(dense, sparse)
-    sparse_layers = [i for i in range(sparse.num_layers) if sparse.has_experts(i)]
+    sparse_layers = [i for i, layer in enumerate(sparse.layers) if layer.experts]
     out = None
     if shardings is not None:
         out = {name: shardings["layers"][sparse_layers[0]][name] for name in _NEW}
@@ -97,15 +111,15 @@ def _experts(dense: Params, key: jax.Array, num_experts: int) -> Params:
 
 
 def _check_fit(dense: PolicyShape, sparse: PolicyShape) -> None:
-    expected = upcycled_shape(
-        dense, sparse.num_experts, sparse.experts_per_token, sparse.dense_layers
-    )
-    wrong = [
-        f"{name} {getattr(sparse, name)} should be {value}"
-        for name, value in dataclasses.asdict(expected).items()
-        if getattr(sparse, name) != value
-    ]
-    if wrong:
+    kept = tuple(i for i, layer in enumerate(sparse.layers) if not layer.experts)
+    expected = upcycled_shape(dense, sparse.num_experts, sparse.experts_per_token, kept)
+    if expected != sparse:
+        found, wanted = (dataclasses.asdict(ModelConfig.of(each)) for each in (sparse, expected))
+        wrong = [
+            f"{name} {value} should be {wanted[name]}"
+            for name, value in found.items()
+            if value != wanted[name]
+        ]
         raise ValueError(f"not an upcycled shape of this policy: {', '.join(wrong)}")
 
 

@@ -10,13 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from safetensors.numpy import save_file
 
-from ale_jax.config.model import LoraShape, PolicyShape
+from ale_jax.config.architecture import PolicyShape
+from ale_jax.config.model import LoraShape
 from ale_jax.files import write_json
 from ale_jax.model.params import Params
 from ale_jax.model.tokenizer import ChatTokenizer
@@ -62,11 +64,16 @@ def export(
         return
     with _new_folder(path) as folder:
         _write_shards(folder, _cut(kinds, max_shard_bytes), _tensors(params, shape, kinds))
-        write_json(folder / CONFIG, config)
+        write_json(folder / CONFIG, _with_dtype(config, params["embed_VD"].dtype))
         if tokenizer is not None:
             tokenizer.save(folder)
             stops = {"eos_token_id": list(tokenizer.stop_ids)}
             write_json(folder / GENERATION_CONFIG, stops)
+
+
+def _with_dtype(config: dict[str, Any], dtype: np.dtype) -> dict[str, Any]:
+    """The configuration, which says of what type the tensors are if it said so before."""
+    return config | {name: str(dtype) for name in ("dtype", "torch_dtype") if name in config}
 
 
 @contextmanager
@@ -87,7 +94,7 @@ def _new_folder(path: Path) -> Iterator[Path]:
 def _kinds(params: Params, shape: PolicyShape) -> dict[str, Kind]:
     """Every tensor to be written, in the order of writing."""
     kinds: dict[str, Kind] = {}
-    for stored, weight in _pairs(params, shape):
+    for (stored, weight), *_ in _tensor_groups(params, shape):
         if weight.dtype not in DTYPES.values():
             raise ValueError(f"weights are {weight.dtype}, not one of {', '.join(DTYPES)}")
         kinds |= dict.fromkeys(stored.names, Kind(weight.dtype, stored.tensor_shape))
@@ -98,15 +105,23 @@ def _kinds(params: Params, shape: PolicyShape) -> dict[str, Kind]:
 def _tensors(
     params: Params, shape: PolicyShape, kinds: dict[str, Kind]
 ) -> Iterator[tuple[str, np.ndarray]]:
-    for stored, weight in _pairs(params, shape):
-        yield from stored.write(_gather(weight))
+    for parts in _tensor_groups(params, shape):
+        axis = parts[0][0].axis
+        written = [stored.write(_gather(weight)) for stored, weight in parts]
+        for same in zip(*written, strict=True):
+            name, tensors = same[0][0], [tensor for _, tensor in same]
+            yield name, tensors[0] if axis is None else np.concatenate(tensors, axis)
     for name in filler_shapes(shape):
         yield name, np.zeros(kinds[name].shape, kinds[name].dtype)
 
 
-def _pairs(params: Params, shape: PolicyShape) -> Iterator[tuple[Stored, jax.Array]]:
+def _tensor_groups(params: Params, shape: PolicyShape) -> list[list[tuple[Stored, jax.Array]]]:
+    """The weights, by the tensors that they are stored in; those of one tensor in its order."""
+    groups: dict[tuple[str, ...], list[tuple[Stored, jax.Array]]] = {}
     stored = jax.tree.leaves(layout(shape), is_leaf=is_stored)
-    return zip(stored, jax.tree.leaves(params), strict=True)
+    for each in zip(stored, jax.tree.leaves(params), strict=True):
+        groups.setdefault(each[0].names, []).append(each)
+    return [sorted(group, key=lambda part: part[0].start) for group in groups.values()]
 
 
 def _gather(weight: jax.Array) -> np.ndarray:

@@ -11,25 +11,33 @@ from typing import Any
 import gguf
 import numpy as np
 
-from ale_jax.config.model import PolicyShape
-from ale_jax.model.layers import rotary_frequencies
-from ale_jax.model.weights.config import (
-    ARCHITECTURES,
-    MOST_EXPERTS,
-    MOST_LAYERS,
-    NO_EXPERTS,
-    Fields,
-    find_architecture,
-    make_shape,
-)
+from ale_jax.config.architecture import Llama3Scaling, PolicyShape, Rope
+from ale_jax.config.model import ModelConfig
+from ale_jax.model.families.decoder import MOST_EXPERTS, MOST_LAYERS
+from ale_jax.model.families.fields import Fields
+from ale_jax.model.rope import rotary_frequencies
 from ale_jax.model.weights.gguf_reader import UNREADABLE, read_gguf
 from ale_jax.model.weights.layout import Bounds, check_tensors, tensor_shapes
 
-# By GGUF's name, which is transformers' name without the underscore.
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """What distinguishes a family from the other supported ones. positions: transformers' default,
+    for a file that does not state them."""
+
+    has_experts: bool
+    qk_norm: bool
+    qkv_bias: bool
+    positions: int = 32_768
+
+
+# By GGUF's name, which is transformers' name without the underscore. A qwen2moe always has a shared
+# expert.
 _KNOWN = {
-    each.model_type.replace("_", ""): each
-    for each in ARCHITECTURES
-    if each.model_type != "qwen2_moe"  # in GGUF files it always has a shared expert
+    "qwen3moe": Architecture(True, True, False),
+    "qwen3": Architecture(False, True, False),
+    "qwen2": Architecture(False, False, True),
+    "llama": Architecture(False, False, False, 2048),
 }
 
 ARCHITECTURE = "general.architecture"
@@ -43,7 +51,10 @@ def read_shape(
 ) -> PolicyShape:
     """Returns the shape of the file's policy. ValueError names what is missing or not supported."""
     name = metadata.get(ARCHITECTURE)
-    architecture = find_architecture(Fields(path, metadata), name, _KNOWN)
+    if name not in _KNOWN:
+        known = ", ".join(_KNOWN)
+        raise ValueError(f"{path}: architecture {name!r:.40} is not supported, only {known} are")
+    architecture = _KNOWN[name]
     prefix = f"{name}."
     fields = Fields(
         path, {k.removeprefix(prefix): v for k, v in metadata.items() if k.startswith(prefix)}
@@ -58,27 +69,28 @@ def read_shape(
     fields.require("rope.dimension_count", head_width)
     if not architecture.has_experts:
         fields.require("expert_count", 0)
-    sizes = {
-        "vocab_size": int(tensors["token_embd.weight"].shape[-1]),
+    sizes: dict[str, Any] = {
         "width": width,
         "num_layers": fields.count("block_count", most=MOST_LAYERS),
         "num_heads": heads,
         "num_kv_heads": fields.count("attention.head_count_kv", heads),
         "head_width": head_width,
         "mlp_width": fields.count("feed_forward_length"),
-        **(_expert_sizes(fields) if architecture.has_experts else NO_EXPERTS),
+        **(_expert_sizes(fields) if architecture.has_experts else {}),
         "qk_norm": architecture.qk_norm,
         "qkv_bias": architecture.qkv_bias,
         "rope_theta": fields.number("rope.freq_base", 10_000.0),
-        "llama3_rope": (),
         "max_positions": fields.count("context_length", architecture.positions),
         "norm_eps": fields.number("attention.layer_norm_rms_epsilon"),
         "tie_embeddings": "output.weight" not in tensors,
     }
-    shape = make_shape(fields, sizes)
+    try:
+        model = ModelConfig(**sizes)
+    except ValueError as error:
+        raise fields.error(str(error)) from error
     if ROPE_FACTORS in tensors:
-        return _with_llama3_rope(fields, shape, tensors[ROPE_FACTORS].data)
-    return shape
+        model = _with_llama3_rope(fields, model, tensors[ROPE_FACTORS].data)
+    return model.policy_shape(int(tensors["token_embd.weight"].shape[-1]))
 
 
 def _expert_sizes(fields: Fields) -> dict[str, object]:
@@ -92,14 +104,16 @@ def _expert_sizes(fields: Fields) -> dict[str, object]:
     }
 
 
-def _with_llama3_rope(fields: Fields, shape: PolicyShape, slowed: np.ndarray) -> PolicyShape:
+def _with_llama3_rope(fields: Fields, model: ModelConfig, slowed: np.ndarray) -> ModelConfig:
     """GGUF stores Llama 3's scaling as the divisor of each frequency. The parameters behind the
     divisors are recovered here. ValueError if they do not reproduce the divisors."""
-    llama3 = dataclasses.replace(shape, llama3_rope=(float(slowed.max()), *_LLAMA3_BANDS))
-    expected = rotary_frequencies(shape) / rotary_frequencies(llama3)
+    plain = Rope(model.rope_theta, model.head_width)
+    scaling = Llama3Scaling(float(slowed.max()), *_LLAMA3_BANDS)
+    scaled = dataclasses.replace(plain, scaling=scaling)
+    expected = rotary_frequencies(plain) / rotary_frequencies(scaled)
     if slowed.shape != expected.shape or not np.allclose(slowed, expected, rtol=1e-4):
         raise fields.error(f"tensor {ROPE_FACTORS}: its factors are not Llama 3's")
-    return llama3
+    return dataclasses.replace(model, llama3_rope=dataclasses.astuple(scaling))
 
 
 _EXPERT = re.compile(r"\.experts\.(\d+)\.")
@@ -191,7 +205,8 @@ def _under_our_names(
         next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture),
         shape.num_layers,
     )
-    heads = {"q_proj": shape.num_heads, "k_proj": shape.num_kv_heads}
+    mixer = shape.layers[0].mixer
+    heads = {"q_proj": mixer.num_heads, "k_proj": mixer.num_kv_heads}
     tensors, used = {}, set()
     for name in tensor_shapes(shape):
         expert = _EXPERT.search(name)

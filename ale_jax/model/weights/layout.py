@@ -12,8 +12,10 @@ from typing import Protocol
 import jax
 import numpy as np
 
-from ale_jax.config.model import PolicyShape
-from ale_jax.model.params import Param, Params, is_param, param_table
+from ale_jax.config.architecture import PolicyShape
+from ale_jax.model.families.family import LAYER, Family, Groups
+from ale_jax.model.families.registry import FAMILIES
+from ale_jax.model.params import Params, param_table
 
 
 class Tensor(Protocol):
@@ -58,60 +60,37 @@ def check_tensors(path: Path, tensors: Mapping[str, Tensor], shape: PolicyShape)
 
 Bounds = tuple[tuple[int, int], ...]  # (start, stop) along each dim
 ReadTensor = Callable[[str, Bounds], np.ndarray]
-Groups = tuple[tuple[int, ...], ...]
-
-_LAYER = "model.layers.{layer}."
-_EXPERT = _LAYER + "mlp.experts.{expert}."
-
-# Weight -> the name of its tensor, and for each axis of the tensor the dims of the weight that it
-# combines, outermost first. A tensor with {expert} in its name is one index of the first dim.
-#
-# q_DNH, ((1, 2), (0,)): the tensor's first axis has N and H (row n * H + h), its second has D, as
-# torch's linear layers store [out, in]. gate_EDF, ((2,), (1,)): E is not mentioned, because each
-# expert has a tensor of its own, [F,D].
-_TABLE: dict[str, tuple[str, Groups]] = {
-    "embed_VD": ("model.embed_tokens.weight", ((0,), (1,))),
-    "final_norm_D": ("model.norm.weight", ((0,),)),
-    "head_DV": ("lm_head.weight", ((1,), (0,))),
-    "attn_norm_D": (_LAYER + "input_layernorm.weight", ((0,),)),
-    "q_DNH": (_LAYER + "self_attn.q_proj.weight", ((1, 2), (0,))),
-    "k_DGH": (_LAYER + "self_attn.k_proj.weight", ((1, 2), (0,))),
-    "v_DGH": (_LAYER + "self_attn.v_proj.weight", ((1, 2), (0,))),
-    "q_norm_H": (_LAYER + "self_attn.q_norm.weight", ((0,),)),
-    "k_norm_H": (_LAYER + "self_attn.k_norm.weight", ((0,),)),
-    "q_bias_NH": (_LAYER + "self_attn.q_proj.bias", ((0, 1),)),
-    "k_bias_GH": (_LAYER + "self_attn.k_proj.bias", ((0, 1),)),
-    "v_bias_GH": (_LAYER + "self_attn.v_proj.bias", ((0, 1),)),
-    "o_NHD": (_LAYER + "self_attn.o_proj.weight", ((2,), (0, 1))),
-    "ffn_norm_D": (_LAYER + "post_attention_layernorm.weight", ((0,),)),
-    "gate_DF": (_LAYER + "mlp.gate_proj.weight", ((1,), (0,))),
-    "up_DF": (_LAYER + "mlp.up_proj.weight", ((1,), (0,))),
-    "down_FD": (_LAYER + "mlp.down_proj.weight", ((1,), (0,))),
-    "router_DE": (_LAYER + "mlp.gate.weight", ((1,), (0,))),
-    "gate_EDF": (_EXPERT + "gate_proj.weight", ((2,), (1,))),
-    "up_EDF": (_EXPERT + "up_proj.weight", ((2,), (1,))),
-    "down_EFD": (_EXPERT + "down_proj.weight", ((2,), (1,))),
-}
 
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """How one weight is stored in a checkpoint: as one tensor, or as one for each expert.
+    """How one weight is stored in a checkpoint: as one tensor, or as one for each expert, alone or
+    beside other weights.
 
-    shape: that of the weight. groups: as in the table above.
+    shape: that of the weight. groups: see `families.family.Storage`. axis: of the tensor, along
+    which this weight begins at `start`, and all weights of it have `whole` rows; None: it is alone.
     """
 
     names: tuple[str, ...]
     groups: Groups
     shape: tuple[int, ...]
+    axis: int | None = None
+    start: int = 0
+    whole: int = 0
 
     @property
     def is_per_expert(self) -> bool:
         return sum(map(len, self.groups)) < len(self.shape)
 
     @property
-    def tensor_shape(self) -> tuple[int, ...]:
+    def own_shape(self) -> tuple[int, ...]:
+        """The shape of this weight's part of a tensor."""
         return tuple(math.prod(self.shape[dim] for dim in group) for group in self.groups)
+
+    @property
+    def tensor_shape(self) -> tuple[int, ...]:
+        sizes = self.own_shape
+        return tuple(self.whole if i == self.axis else size for i, size in enumerate(sizes))
 
     def read(self, bounds: Bounds, read_tensor: ReadTensor, dtype: np.dtype) -> np.ndarray:
         """Returns the part of the weight within `bounds`. No more is read than the part needs.
@@ -127,9 +106,9 @@ class Stored:
         return part
 
     def write(self, weight: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-        """Yields each tensor of the weight, with its name."""
+        """Yields this weight's part of each of its tensors, with the tensor's name."""
         for name, part in zip(self.names, weight if self.is_per_expert else [weight], strict=True):
-            yield name, part.transpose(self._tensor_order()).reshape(self.tensor_shape)
+            yield name, part.transpose(self._tensor_order()).reshape(self.own_shape)
 
     def _read_one(self, name: str, bounds: Bounds, read_tensor: ReadTensor) -> np.ndarray:
         """One tensor's part, with the dims in the weight's order (without the dim of the experts).
@@ -138,10 +117,15 @@ class Stored:
         whole. These are therefore read whole and sliced afterwards.
         """
         tensor_bounds, sizes, cuts = [], [], []
-        for outer, *inner in self.groups:
+        for axis, group in enumerate(self.groups):
+            if not group:  # an axis of size 1 that the weight has not
+                tensor_bounds.append((0, 1))
+                continue
+            outer, *inner = group
             width = math.prod(self.shape[dim] for dim in inner)
             start, stop = bounds[outer]
-            tensor_bounds.append((start * width, stop * width))
+            first = self.start if axis == self.axis else 0
+            tensor_bounds.append((first + start * width, first + stop * width))
             sizes += [stop - start, *(self.shape[dim] for dim in inner)]
             cuts += [slice(None), *(slice(*bounds[dim]) for dim in inner)]
         tensor = read_tensor(name, tuple(tensor_bounds)).reshape(sizes)[tuple(cuts)]
@@ -158,26 +142,43 @@ def is_stored(leaf: object) -> bool:
 
 def layout(shape: PolicyShape) -> Params:
     """Returns how every weight is stored, as a tree of `Stored` in the layout of the weights
-    themselves."""
+    themselves. ValueError if transformers has no such models."""
+    if shape.family not in FAMILIES:
+        raise ValueError("transformers has no models of this shape: it has no checkpoints")
+    family, table = FAMILIES[shape.family], param_table(shape)
 
-    def stored(path: tuple[jax.tree_util.KeyEntry, ...], param: Param) -> Stored:
-        template, groups = _TABLE[path[-1].key]
-        layer = path[1].idx if len(path) == 3 else None
-        experts = param.shape[0] if "{expert}" in template else 1
-        names = tuple(template.format(layer=layer, expert=e) for e in range(experts))
-        return Stored(names, groups, param.shape)
+    def of_layer(number: int, params: Params) -> Params:
+        return {name: _stored(family, name, params, number) for name in params}
 
-    return jax.tree_util.tree_map_with_path(stored, param_table(shape), is_leaf=is_param)
+    outside = {name: each for name, each in table.items() if name != "layers"}
+    stored = {name: _stored(family, name, outside, None) for name in outside}
+    return stored | {"layers": [of_layer(*each) for each in enumerate(table["layers"])]}
+
+
+def _stored(family: Family, name: str, params: Params, layer: int | None) -> Stored:
+    """How a weight is stored, among those of its layer."""
+    tensor, param = family.tensor(name), params[name]
+    experts = param.shape[0] if "{expert}" in tensor.name else 1
+    names = tuple(tensor.name.format(layer=layer, expert=e) for e in range(experts))
+    alone = Stored(names, tensor.groups, param.shape)
+    if not tensor.fused:
+        return alone
+    rows = {
+        each: Stored((), family.tensor(each).groups, params[each].shape).own_shape[tensor.axis]
+        for each in tensor.fused
+    }
+    before = tensor.fused[: tensor.fused.index(name)]
+    start, whole = sum(rows[each] for each in before), sum(rows.values())
+    return dataclasses.replace(alone, axis=tensor.axis, start=start, whole=whole)
 
 
 def filler_shapes(shape: PolicyShape) -> dict[str, tuple[int, ...]]:
-    """Tensors that transformers expects and for which we have no weight. A policy with experts but
-    without `qk_norm` is a Qwen2-MoE, whose shared expert has width 0 here and so contributes
-    nothing."""
+    """Tensors that transformers expects and for which we have no weight: those of a Qwen2-MoE's
+    shared expert of width 0, which contributes nothing."""
     shapes: dict[str, tuple[int, ...]] = {}
-    for layer in range(shape.num_layers):
-        if shape.has_experts(layer) and not shape.qk_norm:
-            prefix = _LAYER.format(layer=layer) + "mlp.shared_expert"
+    for layer, kind in enumerate(shape.layers):
+        if shape.family == "qwen2_moe" and kind.experts and not kind.experts.shared:
+            prefix = LAYER.format(layer=layer) + "mlp.shared_expert"
             shapes[f"{prefix}.gate_proj.weight"] = (0, shape.width)
             shapes[f"{prefix}.up_proj.weight"] = (0, shape.width)
             shapes[f"{prefix}.down_proj.weight"] = (shape.width, 0)

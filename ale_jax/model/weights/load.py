@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ale_jax.config.model import PolicyShape
+from ale_jax.config.architecture import PolicyShape
 from ale_jax.model.params import Params
 from ale_jax.model.weights.config import read_config
 from ale_jax.model.weights.gguf_file import open_gguf

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from ale_jax.config.model import PolicyShape
+from ale_jax.config.architecture import PolicyShape
 from ale_jax.files import parse_json, read_json
 from ale_jax.model.weights.config import read_config
 from ale_jax.model.weights.layout import Bounds, check_tensors

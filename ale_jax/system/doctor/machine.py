@@ -19,6 +19,7 @@ from ale_jax.config.run import RunConfig
 from ale_jax.files import write_atomically
 from ale_jax.learn.checkpoint import bytes_to_come, complete_checkpoints, state_bytes
 from ale_jax.model.sharding import abstract_mesh, mesh_sizes
+from ale_jax.model.weights.shape import policy_shape
 from ale_jax.sandbox.datasets import Datasets
 from ale_jax.sandbox.pool.accounting import memory_here_mb
 from ale_jax.sandbox.pool.machines import FILES_BESIDE, FILES_EACH
@@ -186,7 +187,7 @@ def check_compilation_cache(config: RunConfig) -> Finding:
 def checkpoint_bytes(config: RunConfig) -> int:
     """Returns the bytes of the state in a checkpoint of all processes, without making it."""
     # With a tokenizer of its own, the vocabulary is only known when that is loaded.
-    policy = config.policy_shape(config.tokenizer.vocab_size)
+    policy = policy_shape(config, config.tokenizer.vocab_size)
     whole = abstract_whole(config, policy, abstract_mesh(mesh_sizes(MeshShape(), 1)))
     return state_bytes(whole)
 

@@ -18,6 +18,7 @@ from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.gateway.server import served
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
+from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.collector import spared_by_collector
 from ale_jax.system.compilation import keep_compiled
 from ale_jax.system.hosts.commands import Alone, Processes
@@ -98,7 +99,7 @@ class _Part:
 
     def begin(self, tokenizer_size: int) -> None:
         config = self._config
-        policy = config.policy_shape(tokenizer_size)
+        policy = policy_shape(config, tokenizer_size)
         self.trainer = Trainer(config, policy, make_mesh(config.mesh))
 
     def open_engine(self, tokenizer_files: dict[str, str], cluster_address: str) -> str:

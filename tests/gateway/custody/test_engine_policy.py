@@ -29,7 +29,7 @@ from ale_jax.status import Status
 from ale_jax.worlds.api import Message
 from tests.engine.shapes import engine_shape
 from tests.gateway.custody.talking import TalkingLedger, same_for_all
-from tests.model.shapes import MOE
+from tests.model.shapes import MOE, changed
 
 KEY = EpisodeKey("train", 3, 1, Task("trail", 7, "train"))
 FIRST = (ChatMessage("system", "Work."), ChatMessage("user", "Read lemon.txt."))
@@ -45,7 +45,7 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def engine(tokenizer):
-    shape = dataclasses.replace(MOE, vocab_size=tokenizer.vocab_size)
+    shape = changed(MOE, vocab_size=tokenizer.vocab_size)
     sizes = engine_shape(max_sequences=4, max_sequence_length=640, prefill_tokens=(16, 64))
     engine = Engine(shape, sizes, tokenizer.stop_ids, init_params(jax.random.key(0), shape))
     yield engine

@@ -21,7 +21,7 @@ from ale_jax.status import Status
 from ale_jax.worlds.api import Message
 from tests.engine.shapes import engine_shape
 from tests.gateway.custody.talking import TalkingLedger, same_for_all
-from tests.model.shapes import MOE
+from tests.model.shapes import MOE, changed
 
 KEY = EpisodeKey("train", 3, 1, Task("trail", 7, "train"))
 FIRST = [Message("system", "Work."), Message("user", "Read lemon.txt.")]
@@ -36,7 +36,7 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def engine(tokenizer):
-    shape = dataclasses.replace(MOE, vocab_size=tokenizer.vocab_size)
+    shape = changed(MOE, vocab_size=tokenizer.vocab_size)
     sizes = engine_shape(max_sequences=2, max_sequence_length=160, prefill_tokens=(16, 64))
     params = init_params(jax.random.key(0), shape)
     engine = Engine(shape, sizes, tokenizer.stop_ids, params)
@@ -131,7 +131,7 @@ def test_a_task_may_have_a_context_of_its_own(engine, tokenizer):
 
 @pytest.mark.heavy
 def test_a_reply_that_ends_otherwise_than_its_turn_is_closed_by_the_context(tokenizer):
-    shape = dataclasses.replace(MOE, vocab_size=tokenizer.vocab_size)
+    shape = changed(MOE, vocab_size=tokenizer.vocab_size)
     sizes = engine_shape(max_sequences=2, max_sequence_length=160, prefill_tokens=(16, 64))
     params = init_params(jax.random.key(0), shape)
     engine = Engine(shape, sizes, tuple(range(shape.vocab_size)), params)

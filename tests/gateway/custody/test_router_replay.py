@@ -1,6 +1,5 @@
 """Experts that were chosen when sampling, on their way from the engine into training."""
 
-import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -21,11 +20,11 @@ from ale_jax.worlds.api import Message
 from tests.engine.playing import LONGEST, STOP, play, prompt
 from tests.engine.shapes import engine_shape
 from tests.gateway.custody.talking import TalkingLedger, same_for_all
-from tests.model.shapes import MIXED
+from tests.model.shapes import MIXED, changed
 
 pytestmark = pytest.mark.heavy
 
-POLICY = dataclasses.replace(MIXED, num_layers=3)  # the first layer is dense, two are not
+POLICY = changed(MIXED, num_layers=3)  # the first layer is dense, two are not
 PARAMS = init_params(jax.random.key(1), POLICY)
 PROMPT = prompt(1, 45)  # five pages of 8 are full before the last id, which is not read
 

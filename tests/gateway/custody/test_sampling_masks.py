@@ -27,7 +27,7 @@ from ale_jax.records import FORCED, FREE, Episode, EpisodeKey, Task
 from ale_jax.status import Status
 from tests.engine.shapes import engine_shape
 from tests.gateway.custody.talking import same_for_all
-from tests.model.shapes import MOE
+from tests.model.shapes import MOE, changed
 
 KEY = EpisodeKey("train", 3, 1, Task("trail", 7, "train"))
 EPISODE = Episode(KEY, Status.FINISHED, 1.0, 2, 0, 1.0, 0.5)
@@ -52,7 +52,7 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def policy(tokenizer):
-    shape = dataclasses.replace(MOE, vocab_size=tokenizer.vocab_size + 5)  # as padded ones are
+    shape = changed(MOE, vocab_size=tokenizer.vocab_size + 5)  # as padded ones are
     params = init_params(jax.random.key(0), shape)
     # As they are, they write one token again and again.
     return shape, params | {"final_norm_D": 0.2 * params["final_norm_D"]}

@@ -1,7 +1,5 @@
 """OpenAI's text completions, from the official client to the engine and back."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import openai
@@ -18,7 +16,7 @@ from ale_jax.gateway.server import served
 from ale_jax.model.params import init_params
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from tests.engine.shapes import engine_shape
-from tests.model.shapes import MOE
+from tests.model.shapes import MOE, changed
 
 TEXT = "Read lemon.txt, then <|im_end|> go on"
 ASKED = {"model": "m", "max_tokens": 9, "seed": 7}
@@ -41,7 +39,7 @@ class Served:
 @pytest.fixture(scope="module")
 def engine_and_tokenizer():
     tokenizer = ChatTokenizer(train_bpe([{"role": "user", "content": TEXT}] * 10, 320))
-    shape = dataclasses.replace(MOE, vocab_size=tokenizer.vocab_size)
+    shape = changed(MOE, vocab_size=tokenizer.vocab_size)
     sizes = engine_shape(max_sequences=4, max_sequence_length=128, prefill_tokens=(16, 64))
     engine = Engine(shape, sizes, tokenizer.stop_ids, init_params(jax.random.key(0), shape))
     yield engine, tokenizer

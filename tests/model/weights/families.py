@@ -1,7 +1,5 @@
 """Small random models of every family, made and saved by transformers itself."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,8 +18,7 @@ from transformers import (
 )
 
 from ale_jax.model.params import is_param, param_table
-from ale_jax.model.weights.config import NO_EXPERTS
-from tests.model.shapes import DENSE, LLAMA, MIXED, QWEN2
+from tests.model.shapes import DENSE, LLAMA, MIXED, QWEN2, changed
 
 # No defaults of theirs: a field that is not carried over would not show.
 THETA, EPS, POSITIONS = 20_000.0, 1e-4, 640
@@ -56,9 +53,7 @@ _UPCYCLED = {"shared_expert_intermediate_size": 0, "mlp_only_layers": [0], **_EX
 
 
 def _like(shape, **changes):
-    return dataclasses.replace(
-        shape, rope_theta=THETA, norm_eps=EPS, max_positions=POSITIONS, **changes
-    )
+    return changed(shape, rope_theta=THETA, norm_eps=EPS, max_positions=POSITIONS, **changes)
 
 
 # Name -> the shape that we should read, their class, their configuration.
@@ -75,17 +70,17 @@ FAMILIES = {
         ),
     ),
     "qwen3": (
-        _like(DENSE, **NO_EXPERTS),
+        _like(DENSE),
         Qwen3ForCausalLM,
         Qwen3Config(**_SIZES, rope_parameters=_ROPE),
     ),
     "qwen2": (
-        _like(QWEN2, **NO_EXPERTS),
+        _like(QWEN2),
         Qwen2ForCausalLM,
         Qwen2Config(**_SIZES, rope_parameters=_ROPE),
     ),
     "llama": (
-        _like(LLAMA, **NO_EXPERTS),
+        _like(LLAMA),
         LlamaForCausalLM,
         LlamaConfig(**_SIZES, rope_parameters=_LLAMA3),
     ),
@@ -95,7 +90,7 @@ FAMILIES = {
         Qwen2MoeConfig(**_SIZES, **_UPCYCLED, rope_parameters=_ROPE),
     ),
     "upcycled_llama": (
-        _like(MIXED, qk_norm=False, tie_embeddings=False, llama3_rope=LLAMA.llama3_rope),
+        _like(MIXED, qk_norm=False, tie_embeddings=False, llama3_rope=(8.0, 1.0, 4.0, 32.0)),
         Qwen2MoeForCausalLM,
         Qwen2MoeConfig(**_SIZES, **_UPCYCLED, qkv_bias=False, rope_parameters=_LLAMA3),
     ),

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
-from ale_jax.model.layers import rotary_frequencies
+from ale_jax.config.model import ModelConfig
+from ale_jax.model.rope import rotary_frequencies
 from ale_jax.model.weights.layout import is_stored, layout
 
 _NAMES = {
@@ -121,23 +122,24 @@ def _merges(tokenizer):
 
 
 def _metadata(shape):
+    model = ModelConfig.of(shape)
     fields = {
         "block_count": shape.num_layers,
         "embedding_length": shape.width,
-        "attention.head_count": shape.num_heads,
-        "attention.head_count_kv": shape.num_kv_heads,
-        "attention.key_length": shape.head_width,
-        "attention.value_length": shape.head_width,
-        "attention.layer_norm_rms_epsilon": shape.norm_eps,
-        "feed_forward_length": shape.mlp_width,
-        "rope.freq_base": shape.rope_theta,
+        "attention.head_count": model.num_heads,
+        "attention.head_count_kv": model.num_kv_heads,
+        "attention.key_length": model.head_width,
+        "attention.value_length": model.head_width,
+        "attention.layer_norm_rms_epsilon": model.norm_eps,
+        "feed_forward_length": model.mlp_width,
+        "rope.freq_base": model.rope_theta,
         "context_length": shape.max_positions,
     }
     if shape.is_moe:
         fields |= {
             "expert_count": shape.num_experts,
             "expert_used_count": shape.experts_per_token,
-            "expert_feed_forward_length": shape.expert_width,
+            "expert_feed_forward_length": model.expert_width,
         }
     return fields
 
@@ -153,9 +155,10 @@ def _tensors(architecture, params, shape):
             array = _side_by_side(array, weight.shape[1])
         layer = path[1].idx if len(path) == 3 else None
         tensors[_NAMES[kind].format(layer)] = np.ascontiguousarray(array)
-    if shape.llama3_rope:
-        plain = rotary_frequencies(dataclasses.replace(shape, llama3_rope=()))
-        tensors["rope_freqs.weight"] = plain / rotary_frequencies(shape)
+    rope = shape.layers[0].mixer.rope
+    if rope.scaling:
+        plain = rotary_frequencies(dataclasses.replace(rope, scaling=None))
+        tensors["rope_freqs.weight"] = plain / rotary_frequencies(rope)
     return tensors
 
 

@@ -1,7 +1,5 @@
 """The command that converts: from either kind of checkpoint, to a folder of transformers'."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,16 +8,15 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
-from ale_jax.model.weights.config import NO_EXPERTS
 from ale_jax.model.weights.convert import main
 from ale_jax.model.weights.export import export
 from ale_jax.model.weights.load import load_params, open_checkpoint
-from tests.model.shapes import LLAMA, QWEN2
+from tests.model.shapes import LLAMA, QWEN2, changed
 from tests.model.weights.families import random_params
 from tests.model.weights.gguf_files import write_gguf
 
 MESSAGES = [{"role": "user", "content": "Read lemon.txt."}]
-SHAPE = dataclasses.replace(LLAMA, vocab_size=320)
+SHAPE = changed(LLAMA, vocab_size=320)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +54,7 @@ def test_without_experts_only_the_type_changes(source, tmp_path, capsys):
 
 
 def test_a_gguf_file_becomes_a_folder_that_transformers_loads(source, tmp_path):
-    shape, folder = dataclasses.replace(QWEN2, **NO_EXPERTS, vocab_size=320), tmp_path / "out"
+    shape, folder = changed(QWEN2, vocab_size=320), tmp_path / "out"
     params, tokenizer = random_params(shape), train_bpe(MESSAGES, 300)
     path = write_gguf(tmp_path / "x.gguf", "qwen2", params, shape, tokenizer=tokenizer)
     with pytest.raises(OSError):

@@ -1,6 +1,5 @@
 """What we write, transformers loads bit by bit; and it is there whole or not at all."""
 
-import dataclasses
 import json
 import os
 import socket
@@ -20,7 +19,7 @@ from ale_jax.model.sharding import make_mesh, param_shardings
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.model.weights.export import export
 from ale_jax.model.weights.load import load_params, open_checkpoint
-from tests.model.shapes import MIXED, MOE
+from tests.model.shapes import MIXED, MOE, changed
 from tests.model.weights.families import FAMILIES, make_model, random_params, save_model
 from tests.quick_compile import QUICK_COMPILE
 
@@ -87,7 +86,7 @@ def test_two_hosts_load_their_parts_and_the_first_exports_them(tmp_path):
 
 def test_the_tokenizer_and_what_ends_a_reply_go_along(tmp_path):
     tokenizer = ChatTokenizer(train_bpe(MESSAGES, 300))
-    shape = dataclasses.replace(MOE, vocab_size=304)
+    shape = changed(MOE, vocab_size=304)
     export(tmp_path / "out", random_params(shape), shape, tokenizer)
     loaded = ChatTokenizer.load(tmp_path / "out")
     ids = [each.prompt_ids(MESSAGES, first=True).tolist() for each in (loaded, tokenizer)]
@@ -134,13 +133,13 @@ def test_a_shard_holds_what_fits_and_the_index_says_where(tmp_path):
         (
             {"qkv_bias": True},
             jnp.float32,
-            "no model with experts True, qk_norm True and qkv_bias Tr",
+            "no model with such layers as Layer",
         ),
         ({}, jnp.float8_e4m3fn, "weights are float8_e4m3fn, not one of F64, F32, F16, BF16"),
     ],
 )
 def test_what_transformers_does_not_have_is_refused(change, dtype, message, tmp_path):
-    shape = dataclasses.replace(MOE, **change)
+    shape = changed(MOE, **change)
     with pytest.raises(ValueError, match=message):
         export(tmp_path / "out", random_params(shape, dtype), shape)
     assert list(tmp_path.iterdir()) == []

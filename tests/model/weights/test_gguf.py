@@ -12,11 +12,10 @@ import pytest
 
 from ale_jax.config.hardware import MeshShape
 from ale_jax.model.sharding import make_mesh, param_shardings
-from ale_jax.model.weights.config import NO_EXPERTS
 from ale_jax.model.weights.gguf_file import GgufTensor
 from ale_jax.model.weights.gguf_reader import quantisations, read_gguf
 from ale_jax.model.weights.load import load_params, open_checkpoint
-from tests.model.shapes import DENSE, LLAMA, MOE, QWEN2
+from tests.model.shapes import DENSE, LLAMA, MOE, QWEN2, changed
 from tests.model.weights.families import random_params
 from tests.model.weights.gguf_files import write_gguf, write_tensor
 
@@ -24,12 +23,10 @@ Q8 = gguf.GGMLQuantizationType.Q8_0
 Q4 = gguf.GGMLQuantizationType.Q4_0
 SHAPES = {
     "qwen3moe": MOE,
-    "qwen3": dataclasses.replace(DENSE, **NO_EXPERTS),
-    "qwen2": dataclasses.replace(QWEN2, **NO_EXPERTS),
+    "qwen3": DENSE,
+    "qwen2": QWEN2,
     # The trained positions of Llama 3: the file keeps only what follows from them.
-    "llama": dataclasses.replace(
-        LLAMA, **NO_EXPERTS, llama3_rope=(8.0, 1.0, 4.0, 8192.0), rope_theta=500_000.0
-    ),
+    "llama": changed(LLAMA, llama3_rope=(8.0, 1.0, 4.0, 8192.0), rope_theta=500_000.0),
 }
 
 
@@ -110,7 +107,7 @@ def test_without_an_output_matrix_the_embedding_is_tied(tmp_path):
 
 
 def test_a_file_that_states_no_base_of_the_rotary_embedding_has_that_of_llama_cpp(tmp_path):
-    shape = dataclasses.replace(SHAPES["llama"], llama3_rope=(), rope_theta=10_000.0)
+    shape = changed(SHAPES["llama"], llama3_rope=(), rope_theta=10_000.0)
     change = {"metadata": {"rope.freq_base": None}}
     path = write_gguf(tmp_path / "x.gguf", "llama", random_params(shape), shape, **change)
     assert open_checkpoint(path).shape == shape
@@ -170,7 +167,7 @@ def test_what_does_not_fit_is_named(change, message, tmp_path):
 @pytest.mark.parametrize("more", [-1, 2])
 def test_experts_that_are_more_or_fewer_than_the_models_are_refused(more, tmp_path):
     shape, name = SHAPES["qwen3moe"], "blk.1.ffn_down_exps.weight"
-    size = (shape.num_experts + more, shape.width, shape.expert_width)
+    size = (shape.num_experts + more, shape.width, shape.layers[0].experts.width)
     extra = {name: np.zeros(size, np.float32)}
     path = write_gguf(tmp_path / "x.gguf", "qwen3moe", random_params(shape), shape, extra=extra)
     message = f"{path}: tensor {name} has {size[0]} experts, the model {shape.num_experts}"

@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
-from ale_jax.model.weights.config import NO_EXPERTS
 from ale_jax.model.weights.export import export
 from ale_jax.model.weights.hub import is_name, locate, pinned, split
 from tests.model.shapes import QWEN2
@@ -160,7 +159,7 @@ def test_a_fetch_that_broke_off_is_not_taken_for_a_whole_one(folder, run):
 
 def test_weights_and_tokenizer_of_a_name_are_those_of_its_folder(tmp_path, run):
     told = [{"role": "user", "content": "Reach 24 with 3, 5 and 7."}]
-    tokenizer, shape = ChatTokenizer(train_bpe(told, 320)), dataclasses.replace(QWEN2, **NO_EXPERTS)
+    tokenizer, shape = ChatTokenizer(train_bpe(told, 320)), QWEN2
     shape = dataclasses.replace(shape, vocab_size=tokenizer.vocab_size)
     export(tmp_path / "model", random_params(shape), shape, tokenizer)
     (tmp_path / "model" / "pytorch_model.bin").write_text("a pickle")

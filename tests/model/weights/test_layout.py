@@ -1,19 +1,17 @@
 """Any part of any weight is read as that part of the whole."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
 
 from ale_jax.model.weights.layout import is_stored, layout
-from tests.model.shapes import DENSE, MIXED, QWEN2
+from tests.model.shapes import DENSE, MIXED, QWEN2, changed
 from tests.model.weights.families import random_params
 
 pytestmark = pytest.mark.heavy
 
 # Together they have every weight there is.
-SHAPES = {"experts": MIXED, "untied": DENSE, "biases": dataclasses.replace(QWEN2, num_layers=1)}
+SHAPES = {"experts": MIXED, "untied": DENSE, "biases": changed(QWEN2, num_layers=1)}
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)

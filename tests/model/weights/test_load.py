@@ -15,7 +15,7 @@ from ale_jax.config.hardware import MeshShape
 from ale_jax.model.sharding import make_mesh, param_shardings
 from ale_jax.model.weights.export import export
 from ale_jax.model.weights.load import load_params, open_checkpoint
-from tests.model.shapes import MOE
+from tests.model.shapes import MOE, changed
 from tests.model.weights.families import random_params, save_model
 
 
@@ -79,7 +79,7 @@ def _peak_beside_the_result(action):
 
 @pytest.mark.heavy
 def test_nothing_is_twice_in_memory(tmp_path):
-    shape = dataclasses.replace(MOE, vocab_size=2048, width=256, num_layers=6, expert_width=128)
+    shape = changed(MOE, vocab_size=2048, width=256, num_layers=6, expert_width=128)
     params = random_params(shape)
     export(tmp_path / "whole", params, shape)
     largest = max(array.nbytes for array in jax.tree.leaves(params))

@@ -1,6 +1,5 @@
 """A dense policy with experts in it computes what it did; then the experts part."""
 
-import dataclasses
 from functools import partial
 
 import jax
@@ -13,10 +12,10 @@ from ale_jax.model.params import is_param, param_table
 from ale_jax.model.policy import hidden_states, logits
 from ale_jax.model.sharding import make_mesh, param_shardings
 from ale_jax.model.weights.convert import upcycle, upcycled_shape
-from tests.model.shapes import MOE, QWEN2
+from tests.model.shapes import MOE, QWEN2, changed
 from tests.model.weights.families import random_params
 
-DENSE = dataclasses.replace(QWEN2, num_layers=3)
+DENSE = changed(QWEN2, num_layers=3)
 SPARSE = upcycled_shape(DENSE, num_experts=4, experts_per_token=2, dense_layers=(1,))
 TOKENS_BT = np.random.default_rng(0).integers(0, 96, (2, 65)).astype(np.int32)
 
@@ -34,7 +33,7 @@ def _logits(params, shape):
 
 @pytest.mark.heavy
 def test_the_function_is_unchanged_and_the_experts_part():
-    shape = dataclasses.replace(QWEN2, num_layers=1)
+    shape = changed(QWEN2, num_layers=1)
     mixture = upcycled_shape(shape, num_experts=4, experts_per_token=2)
     dense = random_params(shape)
     sparse = upcycle(dense, shape, mixture, jax.random.key(1))
@@ -89,7 +88,7 @@ def test_experts_are_made_where_they_belong(dense):
 )
 def test_shapes_that_do_not_fit_are_refused(change, message, dense):
     with pytest.raises(ValueError, match=message):
-        upcycle(dense, DENSE, dataclasses.replace(SPARSE, **change), jax.random.key(1))
+        upcycle(dense, DENSE, changed(SPARSE, **change), jax.random.key(1))
 
 
 def test_a_mixture_is_not_upcycled():

@@ -1,6 +1,5 @@
 """A follower's conversations, seen from the controller: as those of its own engine."""
 
-import dataclasses
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +24,7 @@ from ale_jax.system.hosts.conversations import ConversationService, RemoteLedger
 from ale_jax.worlds.api import Message
 from tests.engine.shapes import engine_shape
 from tests.gateway.custody.talking import TalkingLedger, same_for_all
-from tests.model.shapes import MOE
+from tests.model.shapes import MOE, changed
 
 KEY = EpisodeKey("train", 3, 1, Task("trail", 7, "train"))
 FIRST = [Message("system", "Work."), Message("user", "Read lemon.txt.")]
@@ -43,7 +42,7 @@ def ledger():
     """That of the follower."""
     messages = [{"role": m.role, "content": m.content} for m in FIRST + OBSERVATION]
     tokenizer = ChatTokenizer(train_bpe(messages * 10, 320))
-    shape = dataclasses.replace(MOE, vocab_size=tokenizer.vocab_size)
+    shape = changed(MOE, vocab_size=tokenizer.vocab_size)
     sizes = engine_shape(max_sequences=2, max_sequence_length=160, prefill_tokens=(16, 64))
     engine = Engine(shape, sizes, tokenizer.stop_ids, init_params(jax.random.key(0), shape))
     yield TalkingLedger(engine, tokenizer, seed=0, limits=same_for_all(9))

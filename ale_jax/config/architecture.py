@@ -1,0 +1,211 @@
+"""What a policy computes: the kinds of its layers, as values that can be compared and hashed.
+
+A family of models is read into these kinds (ale_jax/model/families); what computes, shards, counts
+or exports a policy looks at kinds, and at no family.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearScaling:
+    """All frequencies are divided by `factor`."""
+
+    factor: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Llama3Scaling:
+    """Long waves are divided by `factor`, short ones are kept, those in between are blended."""
+
+    factor: float
+    low: float
+    high: float
+    trained: float
+
+
+@dataclasses.dataclass(frozen=True)
+class YarnScaling:
+    """NTK by parts (arXiv 2309.00071). magnitude: of cosine and sine, which tempers the scores.
+    whole: the bounds of the blended waves are rounded to whole dimensions."""
+
+    factor: float
+    trained: float
+    fast: float
+    slow: float
+    magnitude: float
+    whole: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class FactorScaling:
+    """Each pair's frequency is divided by a factor of its own. magnitude: of cosine and sine."""
+
+    factors: tuple[float, ...]
+    magnitude: float
+
+
+Scaling = LinearScaling | Llama3Scaling | YarnScaling | FactorScaling
+
+
+@dataclasses.dataclass(frozen=True)
+class Rope:
+    """A rotary embedding of the first `width` dims of a head. interleaved: pairs are (0,1), (2,3),
+    ..., and not (i, i + width/2)."""
+
+    theta: float
+    width: int
+    scaling: Scaling | None = None
+    interleaved: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention:
+    """Grouped-query attention.
+
+    scale: of the scores. rope: None: no positions. window: a token sees itself and the window - 1
+    tokens before it; 0: all before it. qk_norm: an RMS norm of queries and keys, over each head, or
+    over the width of all heads. bias: of queries, keys and values; out_bias: of the output.
+    cap: scores are cap * tanh(score / cap); 0: as they are. sinks: each head has a further score,
+    which takes its share of the softmax and adds nothing. gated: the output is multiplied by the
+    sigmoid of a projection of the input, one per dim.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_width: int
+    scale: float
+    rope: Rope | None
+    window: int = 0
+    qk_norm: Literal["", "head", "width"] = ""
+    bias: bool = False
+    out_bias: bool = False
+    cap: float = 0.0
+    sinks: bool = False
+    gated: bool = False
+
+
+Activation = Literal["silu", "gelu", "gelu_tanh"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Dense:
+    """A gated feed-forward: down(activation(gate(x)) * up(x))."""
+
+    width: int
+    activation: Activation = "silu"
+    bias: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Experts:
+    """A mixture of gated feed-forwards, of which a router chooses K for each token.
+
+    score: the router's scores of the experts. renormalise: the weights of the chosen ones are
+    divided by their sum. scale: of these weights, then. choice_bias: added to the scores for the
+    choice alone. groups, top_groups: only experts of the best groups can be chosen, a group being
+    as good as its two best experts. shared: the width of a feed-forward for all tokens; 0: none.
+    shared_gate: which the sigmoid of a projection of the token weighs.
+    """
+
+    num: int
+    per_token: int
+    width: int
+    score: Literal["softmax", "sigmoid"] = "softmax"
+    renormalise: bool = True
+    scale: float = 1.0
+    choice_bias: bool = False
+    groups: int = 1
+    top_groups: int = 1
+    shared: int = 0
+    shared_gate: bool = False
+
+
+Mixer = Attention
+FeedForward = Dense | Experts
+
+
+@dataclasses.dataclass(frozen=True)
+class Norm:
+    """RMS norms. plus_one: x is scaled by 1 + weight. place: before a block, after it (what it
+    adds to the residual stream), or both."""
+
+    eps: float
+    plus_one: bool = False
+    place: Literal["before", "after", "both"] = "before"
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """The kind of a decoder layer. residual: scales what each block adds to the stream."""
+
+    mixer: Mixer
+    feed_forward: FeedForward
+    norm: Norm
+    residual: float = 1.0
+
+    @property
+    def experts(self) -> Experts | None:
+        return self.feed_forward if isinstance(self.feed_forward, Experts) else None
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyShape:
+    """The numbers that define a policy's architecture.
+
+    Their letters in the names of arrays: V vocab_size, D width, L layers, N heads, G key and value
+    heads, H width of a head, F width of a feed-forward, E experts, K experts per token.
+
+    family: whose tensors have the names that a checkpoint of it uses; empty: none that
+    transformers has. norm: the final one. embed_scale: of the rows of the embedding. hidden_scale:
+    of the final hidden states, and so of the logits. source: the text of the config.json that the
+    shape was read from, which an export hands on; empty: of no file.
+    """
+
+    vocab_size: int
+    width: int
+    layers: tuple[Layer, ...]
+    norm: Norm
+    max_positions: int
+    tie_embeddings: bool
+    family: str
+    embed_scale: float = 1.0
+    hidden_scale: float = 1.0
+    source: str = dataclasses.field(default="", compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # Their choices are one array for all layers, in batches, files and statistics.
+        sizes = {(each.num, each.per_token) for each in self._mixtures}
+        if len(sizes) > 1:
+            raise ValueError(
+                f"layers with (experts, experts per token) {sorted(sizes)} are not supported, only "
+                "those with equal numbers of experts are"
+            )
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def is_moe(self) -> bool:
+        return bool(self._mixtures)
+
+    @property
+    def num_moe_layers(self) -> int:
+        return len(self._mixtures)
+
+    @property
+    def num_experts(self) -> int:
+        """The experts of each layer that has some; 0 if none has."""
+        return self._mixtures[0].num if self._mixtures else 0
+
+    @property
+    def experts_per_token(self) -> int:
+        return self._mixtures[0].per_token if self._mixtures else 0
+
+    @property
+    def _mixtures(self) -> list[Experts]:
+        return [layer.experts for layer in self.layers if layer.experts]

@@ -1,0 +1,172 @@
+"""The parts that most families' configurations share: sizes, positions, attention, norms."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from ale_jax.config.architecture import (
+    Attention,
+    Dense,
+    Experts,
+    Layer,
+    LinearScaling,
+    Llama3Scaling,
+    Norm,
+    PolicyShape,
+    Rope,
+    Scaling,
+    YarnScaling,
+)
+from ale_jax.model.families.fields import Fields
+
+# Far above those of any model.
+MOST_LAYERS = MOST_EXPERTS = 1024
+FULL, SLIDING = "full_attention", "sliding_attention"
+_ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+}
+
+
+def decoder(fields: Fields, layers: list[Layer], norm: Norm, **others: Any) -> PolicyShape:
+    """Returns the shape of these layers. others: further fields of the shape. ValueError, with the
+    file's name, for layers that do not fit together."""
+    vocab_size, width = fields.count("vocab_size"), fields.count("hidden_size")
+    most = fields.count("max_position_embeddings")
+    tied, family = fields.flag("tie_word_embeddings"), fields.get("model_type")
+    try:
+        return PolicyShape(vocab_size, width, tuple(layers), norm, most, tied, family, **others)
+    except ValueError as error:
+        raise fields.error(str(error)) from error
+
+
+def num_layers(fields: Fields) -> int:
+    return fields.count("num_hidden_layers", most=MOST_LAYERS)
+
+
+def rms(fields: Fields, **kind: Any) -> Norm:
+    return Norm(fields.number("rms_norm_eps"), **kind)
+
+
+def attention(fields: Fields, **kind: Any) -> Attention:
+    """Returns full attention. kind: what differs from plain attention with a rotary embedding."""
+    width, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
+    groups = fields.count("num_key_value_heads", heads)
+    head_width = fields.count("head_dim", max(1, width // heads))
+    if heads % groups:
+        raise fields.error(
+            f"num_attention_heads {heads} must be a multiple of num_key_value_heads {groups}"
+        )
+    if "rope" not in kind:
+        kind["rope"] = rope(fields, head_width)
+    kind.setdefault("scale", head_width**-0.5)
+    return Attention(heads, groups, head_width, **kind)
+
+
+def dense(fields: Fields, *, act: str = "hidden_act", **kind: Any) -> Dense:
+    return Dense(fields.count("intermediate_size"), activation(fields, act), **kind)
+
+
+def activation(fields: Fields, name: str = "hidden_act") -> Any:
+    given = fields.get(name, "silu")
+    if given not in _ACTIVATIONS:
+        raise fields.error(f"{name} {given!r:.40} is not one of {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[given]
+
+
+def silu_experts(
+    fields: Fields, num: str, width: str, *, per_token: str = "num_experts_per_tok", **kind: Any
+) -> Experts:
+    """Returns experts with SiLU gates. num, width, per_token: the names of these fields."""
+    if activation(fields) != "silu":
+        raise fields.error(f"hidden_act {fields.get('hidden_act')!r:.40}: experts only have silu")
+    total = fields.count(num, most=MOST_EXPERTS)
+    return Experts(total, fields.count(per_token, most=total), fields.count(width), **kind)
+
+
+def layer_types(fields: Fields) -> list[str]:
+    """Returns each layer's type of attention."""
+    count, given = num_layers(fields), fields.items("layer_types")
+    if len(given) != count:
+        raise fields.error(f"layer_types has {len(given)} entries, the model {count} layers")
+    for kind in given:
+        if kind not in (FULL, SLIDING):
+            raise fields.error(f"layer_types {kind!r:.40} is not one of {FULL}, {SLIDING}")
+    return given
+
+
+def windowed(fields: Fields, full: Attention, types: list[str]) -> list[Attention]:
+    """Returns the attention of each layer: with the file's window where it is sliding."""
+    if SLIDING not in types:
+        fields.get("sliding_window")
+        return [full] * len(types)
+    window = fields.count("sliding_window")
+    sliding = dataclasses.replace(full, window=window)
+    return [sliding if kind == SLIDING else full for kind in types]
+
+
+def rope(fields: Fields, head_width: int) -> Rope:
+    """Returns the rotary embedding, from the fields that transformers 5 or 4 writes."""
+    name = "rope_parameters" if fields.get("rope_parameters") else "rope_scaling"
+    return rope_of(fields, fields.part(name), head_width)
+
+
+def rope_of(fields: Fields, given: Fields, head_width: int) -> Rope:
+    """Returns the rotary embedding that a part of the file describes."""
+    theta = given.number("rope_theta", fields.number("rope_theta", 10_000.0))
+    share = given.number("partial_rotary_factor", fields.number("partial_rotary_factor", 1.0))
+    width = int(head_width * share)
+    if width % 2 or not 0 < width <= head_width:
+        raise fields.error(f"a rotary embedding of {width} dims of a head of {head_width}")
+    rope = Rope(theta, width, _scaling(fields, given, width))
+    given.refuse_rest()
+    return rope
+
+
+def _scaling(fields: Fields, given: Fields, width: int) -> Scaling | None:
+    kind = given.get("rope_type", given.get("type", "default"))
+    given.get("type")
+    most = fields.count("max_position_embeddings")
+    if kind == "default":
+        return None
+    if kind == "linear":
+        return LinearScaling(given.number("factor"))
+    if kind == "llama3":
+        return Llama3Scaling(
+            given.number("factor"),
+            given.number("low_freq_factor"),
+            given.number("high_freq_factor"),
+            given.number("original_max_position_embeddings", most),
+        )
+    if kind == "yarn":
+        return _yarn(given, most)
+    raise fields.error(f"rope_type {kind!r:.40} is not one of default, linear, llama3, yarn")
+
+
+def _yarn(given: Fields, most: int) -> YarnScaling:
+    trained = given.number("original_max_position_embeddings", most)
+    factor = given.number("factor", most / trained)
+    m, all_dims = given.get("mscale"), given.get("mscale_all_dim")
+    if m and all_dims:
+        own = _mscale(factor, given.number("mscale")) / _mscale(
+            factor, given.number("mscale_all_dim")
+        )
+    else:
+        own = _mscale(factor, 1.0)
+    return YarnScaling(
+        factor,
+        trained,
+        given.number("beta_fast", 32.0),
+        given.number("beta_slow", 1.0),
+        given.number("attention_factor", own),
+        given.flag("truncate", True),
+    )
+
+
+def _mscale(factor: float, slope: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * slope * math.log(factor) + 1.0

@@ -1,0 +1,57 @@
+"""Gemma 1 and 3 (text)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ale_jax.config.architecture import Layer, PolicyShape
+from ale_jax.model.families.decoder import (
+    FULL,
+    SLIDING,
+    attention,
+    decoder,
+    dense,
+    layer_types,
+    num_layers,
+    rms,
+    rope_of,
+)
+from ale_jax.model.families.family import NORMS_AFTER, Family
+from ale_jax.model.families.fields import Fields
+
+
+def read(fields: Fields) -> PolicyShape:
+    bias, norm = fields.flag("attention_bias"), rms(fields, plus_one=True)
+    fields.require("use_bidirectional_attention", False)
+    layer = Layer(attention(fields, bias=bias, out_bias=bias), dense(fields), norm)
+    layers = [layer] * num_layers(fields)
+    return decoder(fields, layers, norm, embed_scale=fields.count("hidden_size") ** 0.5)
+
+
+def read_gemma3(fields: Fields) -> PolicyShape:
+    bias, norm = fields.flag("attention_bias"), rms(fields, plus_one=True, place="both")
+    fields.require("use_bidirectional_attention", False)
+    fields.require("final_logit_softcapping", None)
+    fields.get("_sliding_window_pattern"), fields.get("sliding_window_pattern")  # the types say it
+    cap = (
+        fields.number("attn_logit_softcapping", 0.0)
+        if fields.get("attn_logit_softcapping")
+        else 0.0
+    )
+    scale = fields.number("query_pre_attn_scalar") ** -0.5
+    ropes, mixers = fields.part("rope_parameters"), {}
+    for kind in (FULL, SLIDING):
+        full = attention(
+            fields, bias=bias, out_bias=bias, qk_norm="head", scale=scale, cap=cap, rope=None
+        )
+        window = fields.count("sliding_window") if kind == SLIDING else 0
+        rope = rope_of(fields, ropes.part(kind), full.head_width)
+        mixers[kind] = dataclasses.replace(full, window=window, rope=rope)
+    ropes.refuse_rest()
+    feed = dense(fields, act="hidden_activation")
+    layers = [Layer(mixers[kind], feed, norm) for kind in layer_types(fields)]
+    return decoder(fields, layers, norm, embed_scale=fields.count("hidden_size") ** 0.5)
+
+
+GEMMA = Family("gemma", "GemmaForCausalLM", read)
+GEMMA3_TEXT = Family("gemma3_text", "Gemma3ForCausalLM", read_gemma3, NORMS_AFTER)

@@ -1,0 +1,34 @@
+"""All families, by model_type. A new one is a file and a line here."""
+
+from __future__ import annotations
+
+from ale_jax.model.families.ernie4_5 import ERNIE4_5, ERNIE4_5_MOE
+from ale_jax.model.families.exaone4 import EXAONE4
+from ale_jax.model.families.family import Family
+from ale_jax.model.families.gemma import GEMMA, GEMMA3_TEXT
+from ale_jax.model.families.glm4 import GLM4, GLM4_MOE
+from ale_jax.model.families.granite import GRANITE, GRANITEMOE
+from ale_jax.model.families.llama import LLAMA
+from ale_jax.model.families.minimax_m2 import MINIMAX_M2
+from ale_jax.model.families.mistral import MINISTRAL, MISTRAL
+from ale_jax.model.families.mixtral import MIXTRAL
+from ale_jax.model.families.olmo2 import OLMO2, OLMO3
+from ale_jax.model.families.olmoe import OLMOE
+from ale_jax.model.families.phi3 import PHI3
+from ale_jax.model.families.qwen2 import QWEN2
+from ale_jax.model.families.qwen2_moe import QWEN2_MOE
+from ale_jax.model.families.qwen3 import QWEN3
+from ale_jax.model.families.qwen3_moe import QWEN3_MOE
+from ale_jax.model.families.seed_oss import SEED_OSS
+from ale_jax.model.families.smollm3 import SMOLLM3
+
+FAMILIES: dict[str, Family] = {
+    each.model_type: each
+    for each in (
+        *(LLAMA, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE),
+        *(MISTRAL, MINISTRAL, MIXTRAL, SEED_OSS, SMOLLM3),
+        *(GRANITE, GRANITEMOE, ERNIE4_5, ERNIE4_5_MOE, PHI3),
+        *(OLMO2, OLMO3, OLMOE, EXAONE4, GLM4, GLM4_MOE),
+        *(GEMMA, GEMMA3_TEXT, MINIMAX_M2),
+    )
+}
