@@ -63,7 +63,7 @@ def _choose(layer: Params, prob_TE: jax.Array, kind: Experts) -> tuple[jax.Array
     """The probabilities of each token's experts, and the experts, [T,K]."""
     if not kind.choice_bias and kind.groups == 1:
         return jax.lax.top_k(prob_TE, kind.per_token)
-    wanted_TE = prob_TE + layer["router_bias_E"] if kind.choice_bias else prob_TE
+    wanted_TE = prob_TE + layer["router_bias_E"][None] if kind.choice_bias else prob_TE
     if kind.groups > 1:
         wanted_TE = _of_best_groups(wanted_TE, kind)
     _, expert_TK = jax.lax.top_k(jax.lax.stop_gradient(wanted_TE), kind.per_token)

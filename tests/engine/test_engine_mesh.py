@@ -108,7 +108,7 @@ def test_no_keys_or_values_travel(on_mesh):
     """What does is smaller than those of one conversation."""
     engine, compiled = on_mesh
     play(engine, 0, 1)
-    of_keys = SIZES.max_sequence_length * POLICY.head_width
+    of_keys = SIZES.max_sequence_length * POLICY.layers[0].mixer.head_width
     program = compiled.program.as_text()
     collective = r"= \w+\[([\d,]*)\]\S* (?:all-|reduce-scatter|collective-)"
     sizes = [

@@ -1,0 +1,81 @@
+"""Each family computes what transformers computes, and what is exported is read by it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from ale_jax.model.families.registry import FAMILIES
+from ale_jax.model.policy import hidden_states, logits
+from ale_jax.model.weights.export import export
+from ale_jax.model.weights.layout import is_stored, layout
+from ale_jax.model.weights.load import load_params, open_checkpoint
+from tests.model.families.tiny import OF_FAMILY, VOCAB, make_model
+
+pytestmark = pytest.mark.heavy
+
+# Two rows of 65 tokens: more than one window, and enough for the dispatch of many tokens.
+TOKENS_BT = np.random.default_rng(0).integers(3, VOCAB, (2, 65)).astype(np.int32)
+POSITION_BT = np.tile(np.arange(65, dtype=np.int32), (2, 1))
+CLOSE = 1e-5  # of the largest
+
+
+def test_every_family_is_tested():
+    assert OF_FAMILY.keys() == FAMILIES.keys()
+
+
+@pytest.fixture(scope="module", params=OF_FAMILY)
+def pair(request, tmp_path_factory):
+    """transformers' model, the shape, and the weights that were read from what it saved."""
+    folder = tmp_path_factory.mktemp(request.param)
+    model = make_model(request.param)
+    model.save_pretrained(folder)
+    checkpoint = open_checkpoint(folder)
+    return model, checkpoint.shape, load_params(checkpoint)
+
+
+def close(found, expected, name=""):
+    largest = np.abs(expected).max()
+    assert largest > 1e-6, name
+    np.testing.assert_allclose(found / largest, expected / largest, atol=CLOSE, err_msg=name)
+
+
+def loss_of(params, shape):
+    hidden_BTD, _ = hidden_states(params, TOKENS_BT, POSITION_BT, jnp.ones_like(TOKENS_BT), shape)
+    logits_BTV = logits(params, hidden_BTD)
+    log_prob_BTV = jax.nn.log_softmax(logits_BTV[:, :-1])
+    nll = -jnp.take_along_axis(log_prob_BTV, TOKENS_BT[:, 1:, None], axis=-1).mean()
+    return nll, logits_BTV
+
+
+def test_logits_and_gradients_are_theirs(pair):
+    model, shape, params = pair
+    ours_of = jax.jit(jax.grad(loss_of, has_aux=True), static_argnums=1)
+    gradient, ours = ours_of(params, shape)
+    tokens = torch.from_numpy(TOKENS_BT).long()
+    theirs = model(tokens).logits
+    close(ours, theirs.detach().numpy())
+    loss = torch.nn.functional.cross_entropy(theirs[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+    model.zero_grad()
+    loss.backward()
+    total = sum(float((p.grad**2).sum()) for p in model.parameters() if p.grad is not None)
+    leaves = zip(
+        jax.tree.leaves(layout(shape), is_leaf=is_stored), jax.tree.leaves(gradient), strict=True
+    )
+    frozen = "e_score_correction_bias"
+    ours = sum(float((g**2).sum()) for stored, g in leaves if frozen not in stored.names[0])
+    np.testing.assert_allclose(ours, total, rtol=1e-4)
+    close(gradient["embed_VD"], model.get_input_embeddings().weight.grad.numpy())
+
+
+def test_an_export_is_read_by_transformers(pair, tmp_path):
+    model, shape, params = pair
+    export(tmp_path / "out", params, shape)
+    back = AutoModelForCausalLM.from_pretrained(tmp_path / "out", attn_implementation="eager")
+    theirs = dict(model.state_dict())
+    for name, tensor in back.state_dict().items():
+        assert torch.equal(tensor, theirs.pop(name)), name
+    assert not theirs
+    assert open_checkpoint(tmp_path / "out").shape == shape

@@ -1,0 +1,93 @@
+"""A tiny random model of each family, as transformers makes and saves it."""
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+VOCAB = 96
+SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+WIDE = {"head_dim": 16}  # wider than hidden_size / num_attention_heads
+MULTIPLIED = {
+    "embedding_multiplier": 3.0,
+    "logits_scaling": 4.0,
+    "residual_multiplier": 0.5,
+    "attention_multiplier": 0.1,
+}
+BOTH = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
+QWEN_EXPERTS = {"moe_intermediate_size": 24, "num_experts": 8, "num_experts_per_tok": 2}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+# model_type -> what its configuration has beside SIZES: all that the family can do.
+OF_FAMILY = {
+    "llama": WIDE | {"attention_bias": True, "mlp_bias": True},
+    "qwen2": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
+    "qwen2_moe": QWEN_EXPERTS | {"shared_expert_intermediate_size": 40},
+    "qwen3": WIDE | {"rope_parameters": YARN | {"rope_theta": 1e4}},
+    "qwen3_moe": WIDE | QWEN_EXPERTS | {"norm_topk_prob": True, "mlp_only_layers": [0]},
+    "mistral": WIDE | {"sliding_window": 8},
+    "ministral": WIDE | BOTH,
+    "mixtral": WIDE | {"num_local_experts": 8},
+    "seed_oss": WIDE | {"attention_out_bias": True},
+    "smollm3": {"no_rope_layers": [1, 0]},
+    "granite": MULTIPLIED | {"attention_bias": True},
+    "granitemoe": MULTIPLIED | {"num_local_experts": 8},
+    "ernie4_5": WIDE | {"use_bias": True},
+    "ernie4_5_moe": {"moe_intermediate_size": 24, "moe_num_experts": 8, "moe_k": 2},
+    "phi3": {"hidden_size": 64, "partial_rotary_factor": 0.75, "max_position_embeddings": 4096},
+    "olmo2": {"attention_bias": True},
+    "olmo3": BOTH,
+    "olmoe": {"num_experts": 8, "num_experts_per_tok": 2},
+    "exaone4": BOTH,
+    "glm4": WIDE | {"partial_rotary_factor": 0.5},
+    "glm4_moe": WIDE
+    | {
+        "moe_intermediate_size": 24,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "n_group": 4,
+        "topk_group": 2,
+        "use_qk_norm": True,
+        "routed_scaling_factor": 1.5,
+        "norm_topk_prob": True,
+    },
+    "gemma": WIDE,
+    "gemma3_text": WIDE | BOTH | {"query_pre_attn_scalar": 9},
+    "minimax_m2": WIDE | {"num_local_experts": 8, "num_experts_per_tok": 2},
+}
+# Of the norms of these, the weight is what is added to 1.
+ADDED_TO_ONE = ("gemma", "gemma3_text")
+
+
+def make_config(family, **changes):
+    return CONFIG_MAPPING[family](**SIZES | OF_FAMILY[family] | changes)
+
+
+def make_model(family, **changes):
+    """With every weight drawn at random: as they begin, a forgotten norm or bias would not show."""
+    config = make_config(family, **changes)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    about = 0.0 if family in ADDED_TO_ONE else 1.0
+    state = [*model.named_parameters(), *model.named_buffers()]
+    with torch.no_grad():
+        for name, weight in state:
+            if "inv_freq" not in name and "embed_scale" not in name:
+                weight.normal_(mean=about if "norm" in name else 0.0, std=0.2)
+    return model
+
+
+def their_logits(model, tokens_BT):
+    """Transformers' logits, [B,T,V]."""
+    with torch.no_grad():
+        return model(torch.from_numpy(np.asarray(tokens_BT)).long()).logits.numpy()
