@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 from ale_jax.algo.losses import count_loss_denominator
 from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.learn import Shape
+from ale_jax.config.model import ModelConfig
 from ale_jax.config.optimizer import OptimizerHypers
 from ale_jax.config.run import RunConfig
 from ale_jax.data.packing import Sample, pack_all
@@ -60,16 +61,9 @@ def works(quick: bool) -> list[Work]:
         tokens=200,
         mini=_sizes(width=64, layers=2, heads=2, kv_heads=1, mlp=192),
     )
-    larger = dataclasses.replace(
-        policy,
-        vocab_size=2048,
-        width=256,
-        num_layers=12,
-        num_heads=8,
-        mlp_width=768,
-        num_experts=0,
-        dense_layers=(),
-    )
+    dense = {"num_experts": 0, "dense_layers": ()}
+    sizes = {"width": 256, "num_layers": 12, "num_heads": 8, "mlp_width": 768}
+    larger = dataclasses.replace(ModelConfig.of(policy), **sizes, **dense).policy_shape(2048)
     mini = _sizes(width=128, layers=4, heads=4, kv_heads=2, mlp=384)
     second = Work(
         "twelve layers", larger, Shape(2, 1024, 32), trajectories=12, tokens=330, mini=mini

@@ -37,7 +37,7 @@ def _places() -> Places:
     return Places(jnp.asarray(segment), jnp.asarray(position))
 
 
-def _plain(q, k, v, places, window=T):
+def _plain(q, k, v, places, window=512):
     same = places.segment_BT[:, :, None] == places.segment_BT[:, None, :]
     mask = jnp.tril(same) & ~jnp.tril(same, -window)
     k, v = (jnp.repeat(x, q.shape[2] // x.shape[2], axis=2) for x in (k, v))

@@ -49,7 +49,7 @@ def _pod(name, of_engine=False):
         axis_types=(AxisType.Auto,) * len(sizes),
         abstract_device=AbstractDevice(device_kind="TPU", num_cores=1, platform="tpu"),
     )
-    return config, dataclasses.replace(policy, num_layers=2), mesh
+    return config, dataclasses.replace(policy, layers=policy.layers[:2]), mesh
 
 
 @pytest.mark.parametrize("name", PODS)
