@@ -101,7 +101,7 @@ def test_a_pods_sampler_can_be_lowered(name):
         )
         text = traced.lower(lowering_platforms=("tpu",)).as_text()
     heads, pages = (
-        policy.num_kv_heads // mesh.shape["tensor"],
+        policy.layers[0].mixer.num_kv_heads // mesh.shape["tensor"],
         engine.pages // num_data_shards(mesh),
     )
     own = f"tensor<{heads}x{pages}x{engine.page_tokens}x{policy.head_width}xbf16>"

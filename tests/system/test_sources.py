@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 
@@ -10,12 +11,13 @@ from ale_jax.config.run import RunConfig
 from ale_jax.configs import smoke_weights
 from ale_jax.launch import main
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
-from ale_jax.model.weights.config import NO_EXPERTS
 from ale_jax.model.weights.export import export
+from ale_jax.model.weights.load import open_checkpoint
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.checks import check_devices, config_with_weights, resolved_config
 from ale_jax.system.workdir import CHECKPOINTS_DIR, Workdir
-from tests.model.shapes import LLAMA, MIXED, QWEN2
+from tests.model.families.tiny import make_model
+from tests.model.shapes import LLAMA, MIXED, QWEN2, changed
 from tests.model.weights.families import random_params
 from tests.model.weights.gguf_files import write_gguf
 
@@ -33,8 +35,7 @@ def saved(tokenizer, tmp_path):
     """Writes a model and its tokenizer; returns where, and its shape."""
 
     def save(shape, name="model"):
-        sizes = {"vocab_size": tokenizer.vocab_size + 7, "max_positions": 2048}
-        shape = dataclasses.replace(shape, **sizes)
+        shape = changed(shape, vocab_size=tokenizer.vocab_size + 7, max_positions=2048)
         path = tmp_path / name
         if path.suffix:
             write_gguf(path, "qwen2", random_params(shape), shape, tokenizer=tokenizer._tokenizer)
@@ -53,12 +54,11 @@ def resolved(weights, *given, **changes):
     return resolved_config(values.to_dict(), given)
 
 
-DENSE_QWEN2 = dataclasses.replace(QWEN2, **NO_EXPERTS)
 SHAPES = {
     "a mixture of Qwen3's": (MIXED, "model"),
-    "Llama": (dataclasses.replace(LLAMA, **NO_EXPERTS), "model"),
-    "Qwen2": (DENSE_QWEN2, "model"),
-    "a .gguf file": (DENSE_QWEN2, "model.gguf"),
+    "Llama": (LLAMA, "model"),
+    "Qwen2": (QWEN2, "model"),
+    "a .gguf file": (QWEN2, "model.gguf"),
 }
 
 
@@ -71,8 +71,26 @@ def test_the_shape_and_the_vocabulary_are_those_of_the_files(shape, name, saved)
     check_devices(config)
 
 
+def test_layers_that_model_cannot_describe_are_recorded_as_their_own_configuration(
+    tokenizer, tmp_path
+):
+    folder = tmp_path / "olmo3"
+    make_model("olmo3", vocab_size=tokenizer.vocab_size).save_pretrained(folder)
+    tokenizer.save(folder)
+    config = resolved(folder)
+    assert json.loads(config.architecture)["model_type"] == "olmo3"
+    shape = open_checkpoint(folder).shape
+    shutil.rmtree(folder)  # a run goes on without them
+    assert policy_shape(config, 1) == shape
+    assert {layer.mixer.window for layer in shape.layers} == {0, 8}
+    with pytest.raises(ValueError, match=r"config.model.width 64 \(stored: 32\)"):
+        make_model("olmo3", vocab_size=tokenizer.vocab_size).save_pretrained(folder)
+        tokenizer.save(folder)
+        resolved(folder, width=64)
+
+
 def test_a_run_records_the_shape_and_where_it_is_from(saved, tmp_path):
-    path, shape = saved(DENSE_QWEN2)
+    path, shape = saved(QWEN2)
     config = resolved(path)
     with Workdir.claim(tmp_path / "run", config):
         recorded = json.loads((tmp_path / "run" / "config.json").read_text())
@@ -84,7 +102,7 @@ def test_a_run_records_the_shape_and_where_it_is_from(saved, tmp_path):
 
 
 def test_what_a_config_says_of_the_model_must_hold(saved):
-    path, shape = saved(DENSE_QWEN2)
+    path, shape = saved(QWEN2)
     held = {"width": shape.width, "qkv_bias": True, "num_layers": shape.num_layers}
     assert resolved(path, **held) == resolved(path)
     with pytest.raises(ValueError, match=r"model has another shape: ") as refusal:
@@ -96,7 +114,7 @@ def test_what_a_config_says_of_the_model_must_hold(saved):
 
 
 def test_a_field_that_is_given_its_default_must_hold_too(saved):
-    path, shape = saved(DENSE_QWEN2)
+    path, shape = saved(QWEN2)
     default = ModelConfig().num_heads
     assert default != shape.num_heads and resolved(path).model.num_heads == shape.num_heads
     with pytest.raises(ValueError, match=rf"model.num_heads {default} \(stored: "):
@@ -108,14 +126,14 @@ def test_a_field_that_is_given_its_default_must_hold_too(saved):
 def test_what_no_layer_of_the_model_uses_need_not_hold(saved):
     path, _ = saved(dataclasses.replace(MIXED, dense_layers=()))
     assert resolved(path, mlp_width=777) == resolved(path)
-    path, _ = saved(DENSE_QWEN2, "dense")
+    path, _ = saved(QWEN2, "dense")
     assert resolved(path, expert_width=777) == resolved(path)
     with pytest.raises(ValueError, match=r"config.model.num_experts 8 \(stored: 0\)"):
         resolved(path, num_experts=8, experts_per_token=2, expert_width=777)
 
 
 def test_a_run_needs_its_weights_no_more_and_stays_with_their_commit(saved, tmp_path):
-    path, _ = saved(DENSE_QWEN2)
+    path, _ = saved(QWEN2)
     named = dataclasses.replace(resolved(path), weights=f"org/tiny@{COMMIT}")
     run = tmp_path / "run"
     with Workdir.claim(run, named):
@@ -128,14 +146,14 @@ def test_a_run_needs_its_weights_no_more_and_stays_with_their_commit(saved, tmp_
 
 
 def test_other_weights_bring_their_own_shape(saved):
-    first, _ = saved(DENSE_QWEN2)
+    first, _ = saved(QWEN2)
     second, shape = saved(MIXED, "other")
     config = config_with_weights(resolved(first), str(second))
     assert policy_shape(config, 1) == shape and config.weights == str(second)
 
 
 def test_a_context_beyond_the_models_positions_is_refused(saved):
-    path, _ = saved(DENSE_QWEN2)
+    path, _ = saved(QWEN2)
     values = smoke_weights.get_config()
     values.update(weights=str(path), engine={"max_sequence_length": 4096, "pages": 2048})
     with pytest.raises(ValueError, match=r"4096 must be at most model.max_positions 2048"):
@@ -144,7 +162,7 @@ def test_a_context_beyond_the_models_positions_is_refused(saved):
 
 @pytest.mark.heavy
 def test_the_command_line_plans_what_weights_name(saved, capsys):
-    path, _ = saved(DENSE_QWEN2)
+    path, _ = saved(QWEN2)
     line = ["ale-jax", "plan", "--config=smoke_weights", f"--config.weights={path}"]
     assert main(line) == 0
     planned = capsys.readouterr().out
