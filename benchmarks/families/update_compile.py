@@ -17,7 +17,7 @@ import optax
 from jax.sharding import Mesh
 
 from ale_jax.config.hardware import MeshShape
-from ale_jax.config.model import FULL, PolicyShape
+from ale_jax.config.model import FULL, ModelConfig
 from ale_jax.config.optimizer import OptimizerHypers
 from ale_jax.learn.state import abstract_trained, make_optimizer, place_moments
 from ale_jax.learn.update import Update
@@ -25,8 +25,7 @@ from ale_jax.model.params import Params
 from ale_jax.model.sharding import make_mesh
 
 HYPERS = OptimizerHypers(learning_rate=1e-4)
-SHAPE = PolicyShape(
-    vocab_size=1024,
+SHAPE = ModelConfig(
     width=64,
     num_layers=30,
     num_heads=9,
@@ -34,7 +33,7 @@ SHAPE = PolicyShape(
     head_width=64,
     mlp_width=170,
     qk_norm=False,
-)
+).policy_shape(1024)
 ROUNDS, QUICK_ROUNDS = 5, 1
 BAR = 1.5
 

@@ -16,7 +16,7 @@ from ale_jax.learn.update import Update
 from ale_jax.model.lora import trained
 from ale_jax.model.sharding import make_mesh
 from tests.learn.test_step import ADAFACTOR, HYPERS, MUON
-from tests.model.shapes import DENSE, MIXED
+from tests.model.shapes import DENSE, MIXED, changed
 from tests.rows import each_row
 
 ADAPTERS = LoraShape(rank=2, alpha=4.0, targets=TARGETS)
@@ -70,7 +70,7 @@ def test_parts_are_updated_as_the_whole_is(hypers, shape, lora):
 
 def test_a_deeper_model_takes_no_more_programs(caplog):
     def compiled(layers):
-        shape = dataclasses.replace(DENSE, num_layers=layers)
+        shape = changed(DENSE, num_layers=layers)
         optimizer = make_optimizer(HYPERS, shape)
         state, mesh = _state(shape, optimizer)
         update, grads = Update(optimizer, trained(state.params), mesh), _gradient(state.params, 1.0)
