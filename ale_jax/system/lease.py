@@ -154,6 +154,13 @@ def require_free(folder: Path) -> None:
         _wait_for_end(folder, newest, SAY_S)
 
 
+def is_over(folder: Path) -> bool:
+    """Returns whether a lease of `folder` was taken, and its holder has given it back, or was a
+    process of this machine that has ended."""
+    newest = _newest(folder)
+    return newest > 0 and Owner.read(_path(folder, newest)).is_gone
+
+
 def _wait_for_end(folder: Path, number: int, seconds: float) -> None:
     """Returns when lease `number` has ended, or was not renewed for so many seconds; ValueError
     once its holder shows that it lives."""

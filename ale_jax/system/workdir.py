@@ -105,17 +105,18 @@ class Workdir:
             ) from error
 
     @classmethod
-    def open(cls, path: Path, config: RunConfig) -> Workdir:
+    def open(cls, path: Path, config: RunConfig, lease: Lease | None = None) -> Workdir:
         """Claims the folder of an existing run, to read from it.
 
-        Its config may differ from `config` in RESUMABLE_FIELDS, `mesh` and `hardware`.
+        Its config may differ from `config` in RESUMABLE_FIELDS, `mesh` and `hardware`. lease: of
+        the folder, if it has been taken already.
 
         Raises:
           ValueError: there is no run, it is in use, or it has another config.
         """
         path = Path(path).resolve()
         _require_config(path)
-        lease = Lease.take(path)
+        lease = lease or Lease.take(path)
         try:
             require_run(path, config)
         except BaseException:

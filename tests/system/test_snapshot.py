@@ -1,6 +1,9 @@
 """What is evaluated of a run stays as it is while the run goes on."""
 
 import shutil
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -35,6 +38,28 @@ def test_a_snapshot_of_a_run_in_use_outlives_its_checkpoints_and_leaves_nothing(
         assert links[0].samefile(links[1])
     assert list(run.parent.iterdir()) == [run]
     assert len(before) == len(sorted(run.rglob("*"))) + 2
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from ale_jax.system.snapshot import snapshot
+from tests.system.configs import smoke_config
+with snapshot(Path(sys.argv[1]), smoke_config()):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.heavy
+def test_what_a_killed_evaluation_has_left_is_removed_and_nothing_else(run):
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(run)], check=False)
+    (left,) = set(run.parent.iterdir()) - {run}
+    assert killed.returncode == -signal.SIGKILL and left.name.startswith(".run.")
+    others = [shutil.copytree(left, run.parent / name) for name in (".run.mine", "run2")]
+    (others[0] / "snapshot").unlink()
+    with snapshot(run, smoke_config()) as first, snapshot(run, smoke_config()):
+        assert first.path.exists() and not left.exists()
+    assert sorted(run.parent.iterdir()) == sorted([run, *others])
 
 
 def test_a_checkpoint_that_is_removed_meanwhile_is_left_out(run, monkeypatch):
