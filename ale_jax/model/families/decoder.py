@@ -68,6 +68,12 @@ def attention(fields: Fields, **kind: Any) -> Attention:
     return Attention(heads, groups, head_width, **kind)
 
 
+def interleaved(mixer: Attention) -> Attention:
+    """Returns the same with rotary pairs side by side."""
+    assert mixer.rope is not None
+    return dataclasses.replace(mixer, rope=dataclasses.replace(mixer.rope, interleaved=True))
+
+
 def dense(fields: Fields, *, act: str = "hidden_act", **kind: Any) -> Dense:
     return Dense(fields.count("intermediate_size"), activation(fields, act), **kind)
 

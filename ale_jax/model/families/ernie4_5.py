@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from ale_jax.config.architecture import Attention, Layer, PolicyShape
 from ale_jax.model.families.decoder import (
     attention,
     decoder,
     dense,
+    interleaved,
     num_layers,
     rms,
     silu_experts,
@@ -51,9 +50,7 @@ def read_moe(fields: Fields) -> PolicyShape:
 
 
 def _attention(fields: Fields, bias: bool) -> Attention:
-    plain = attention(fields, bias=bias, out_bias=bias)
-    assert plain.rope is not None
-    return dataclasses.replace(plain, rope=dataclasses.replace(plain.rope, interleaved=True))
+    return interleaved(attention(fields, bias=bias, out_bias=bias))
 
 
 ERNIE4_5 = Family("ernie4_5", "Ernie4_5ForCausalLM", read)

@@ -1,32 +1,56 @@
-"""GLM-4-0414, and GLM-4.5 to 4.7 with experts."""
+"""GLM-4, and GLM-4.5 to 4.7 with experts, whose mixtures Solar Open and dots.llm1 have, too."""
 
 from __future__ import annotations
 
-import dataclasses
-
-from ale_jax.config.architecture import Layer, PolicyShape
+from ale_jax.config.architecture import Attention, Layer, PolicyShape
 from ale_jax.model.families.decoder import (
     attention,
     decoder,
     dense,
+    interleaved,
+    layer_types,
     num_layers,
     rms,
     silu_experts,
+    windowed,
 )
 from ale_jax.model.families.family import LAYER, MATRIX, VECTOR, Family, Storage
 from ale_jax.model.families.fields import Fields
 
 
 def read(fields: Fields) -> PolicyShape:
-    mixer = attention(fields, bias=fields.flag("attention_bias"))
-    assert mixer.rope is not None
-    mixer = dataclasses.replace(mixer, rope=dataclasses.replace(mixer.rope, interleaved=True))
-    norm = rms(fields, place="both")
+    mixer = interleaved(attention(fields, bias=fields.flag("attention_bias")))
+    norm = rms(fields, place="both" if fields.get("model_type") == "glm4" else "before")
     return decoder(fields, [Layer(mixer, dense(fields), norm)] * num_layers(fields), norm)
 
 
 def read_moe(fields: Fields) -> PolicyShape:
+    fields.get("num_nextn_predict_layers")  # of what only speeds up decoding
+    mixer = attention(
+        fields,
+        bias=fields.flag("attention_bias"),
+        qk_norm="head" if fields.flag("use_qk_norm") else "",
+    )
+    return _mixture(fields, [mixer] * num_layers(fields))
+
+
+def read_solar(fields: Fields) -> PolicyShape:
+    return _mixture(
+        fields, [attention(fields, bias=fields.flag("attention_bias"))] * num_layers(fields)
+    )
+
+
+def read_dots(fields: Fields) -> PolicyShape:
+    bias = fields.flag("attention_bias")
+    full = attention(fields, bias=bias, out_bias=bias, qk_norm="head")
+    fields.get("max_window_layers")  # the types say it
+    return _mixture(fields, windowed(fields, full, layer_types(fields)))
+
+
+def _mixture(fields: Fields, mixers: list[Attention]) -> PolicyShape:
+    """Of layers with experts, after the first ones."""
     width = fields.count("moe_intermediate_size")
+    shared = fields.count("n_shared_experts") if fields.get("n_shared_experts") else 0
     experts = silu_experts(
         fields,
         "n_routed_experts" if fields.get("n_routed_experts") else "num_local_experts",
@@ -37,17 +61,12 @@ def read_moe(fields: Fields) -> PolicyShape:
         choice_bias=True,
         groups=fields.count("n_group"),
         top_groups=fields.count("topk_group"),
-        shared=width * fields.count("n_shared_experts"),
+        shared=width * shared,
     )
-    fields.get("num_nextn_predict_layers")  # of what only speeds up decoding
-    mixer = attention(
-        fields,
-        bias=fields.flag("attention_bias"),
-        qk_norm="head" if fields.flag("use_qk_norm") else "",
-    )
-    norm, plain, count = rms(fields), dense(fields), num_layers(fields)
-    first = fields.get("first_k_dense_replace")
-    layers = [Layer(mixer, plain if i < first else experts, norm) for i in range(count)]
+    norm, first = rms(fields), fields.get("first_k_dense_replace", 0)
+    fields.get("intermediate_size")
+    feeds = [dense(fields) if i < first else experts for i in range(len(mixers))]
+    layers = [Layer(*both, norm) for both in zip(mixers, feeds, strict=True)]
     return decoder(fields, layers, norm)
 
 
@@ -63,4 +82,7 @@ GLM4 = Family(
         "up_DF": Storage(GATE_UP, MATRIX, ("gate_DF", "up_DF")),
     },
 )
+GLM = Family("glm", "GlmForCausalLM", read, GLM4.tensors)
 GLM4_MOE = Family("glm4_moe", "Glm4MoeForCausalLM", read_moe)
+SOLAR_OPEN = Family("solar_open", "SolarOpenForCausalLM", read_solar)
+DOTS1 = Family("dots1", "Dots1ForCausalLM", read_dots)

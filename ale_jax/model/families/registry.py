@@ -6,14 +6,14 @@ from ale_jax.model.families.ernie4_5 import ERNIE4_5, ERNIE4_5_MOE
 from ale_jax.model.families.exaone4 import EXAONE4
 from ale_jax.model.families.family import Family
 from ale_jax.model.families.gemma import GEMMA, GEMMA3_TEXT
-from ale_jax.model.families.glm4 import GLM4, GLM4_MOE
+from ale_jax.model.families.glm4 import DOTS1, GLM, GLM4, GLM4_MOE, SOLAR_OPEN
 from ale_jax.model.families.granite import GRANITE, GRANITEMOE
-from ale_jax.model.families.llama import LLAMA
+from ale_jax.model.families.llama import CWM, HELIUM, LLAMA
 from ale_jax.model.families.minimax_m2 import MINIMAX_M2
 from ale_jax.model.families.mistral import MINISTRAL, MISTRAL
 from ale_jax.model.families.mixtral import MIXTRAL
 from ale_jax.model.families.olmo2 import OLMO2, OLMO3
-from ale_jax.model.families.olmoe import OLMOE
+from ale_jax.model.families.olmoe import FLEX_OLMO, OLMOE
 from ale_jax.model.families.phi3 import PHI3
 from ale_jax.model.families.qwen2 import QWEN2
 from ale_jax.model.families.qwen2_moe import QWEN2_MOE
@@ -25,10 +25,11 @@ from ale_jax.model.families.smollm3 import SMOLLM3
 FAMILIES: dict[str, Family] = {
     each.model_type: each
     for each in (
-        *(LLAMA, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE),
+        *(LLAMA, CWM, HELIUM, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE),
         *(MISTRAL, MINISTRAL, MIXTRAL, SEED_OSS, SMOLLM3),
         *(GRANITE, GRANITEMOE, ERNIE4_5, ERNIE4_5_MOE, PHI3),
-        *(OLMO2, OLMO3, OLMOE, EXAONE4, GLM4, GLM4_MOE),
+        *(OLMO2, OLMO3, OLMOE, FLEX_OLMO, EXAONE4),
+        *(GLM, GLM4, GLM4_MOE, SOLAR_OPEN, DOTS1),
         *(GEMMA, GEMMA3_TEXT, MINIMAX_M2),
     )
 }

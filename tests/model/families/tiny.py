@@ -27,10 +27,22 @@ MULTIPLIED = {
 }
 BOTH = {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]}
 QWEN_EXPERTS = {"moe_intermediate_size": 24, "num_experts": 8, "num_experts_per_tok": 2}
+GLM_EXPERTS = {
+    "moe_intermediate_size": 24,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 2,
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 1.5,
+    "norm_topk_prob": True,
+}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
 # model_type -> what its configuration has beside SIZES: all that the family can do.
 OF_FAMILY = {
     "llama": WIDE | {"attention_bias": True, "mlp_bias": True},
+    "cwm": WIDE | BOTH,
+    "helium": {"head_dim": 8, "attention_bias": True, "mlp_bias": True},
     "qwen2": {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1},
     "qwen2_moe": QWEN_EXPERTS | {"shared_expert_intermediate_size": 40},
     "qwen3": WIDE | {"rope_parameters": YARN | {"rope_theta": 1e4}},
@@ -48,19 +60,14 @@ OF_FAMILY = {
     "olmo2": {"attention_bias": True},
     "olmo3": BOTH,
     "olmoe": {"num_experts": 8, "num_experts_per_tok": 2},
+    "flex_olmo": {"num_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": True},
     "exaone4": BOTH,
     "glm4": WIDE | {"partial_rotary_factor": 0.5},
-    "glm4_moe": WIDE
-    | {
-        "moe_intermediate_size": 24,
-        "n_routed_experts": 8,
-        "num_experts_per_tok": 2,
-        "n_group": 4,
-        "topk_group": 2,
-        "use_qk_norm": True,
-        "routed_scaling_factor": 1.5,
-        "norm_topk_prob": True,
-    },
+    "glm": WIDE | {"partial_rotary_factor": 0.5},
+    "solar_open": WIDE | GLM_EXPERTS | {"attention_bias": True},
+    "dots1": GLM_EXPERTS
+    | {"first_k_dense_replace": 1, "sliding_window": 8, "max_window_layers": 1},
+    "glm4_moe": WIDE | GLM_EXPERTS | {"use_qk_norm": True, "partial_rotary_factor": 0.5},
     "gemma": WIDE,
     "gemma3_text": WIDE | BOTH | {"query_pre_attn_scalar": 9},
     "minimax_m2": WIDE | {"num_local_experts": 8, "num_experts_per_tok": 2},
