@@ -22,6 +22,7 @@ COUNTDOWN = (
     "--config.worlds.held_out=()",
     "--config.eval.held_out_tasks=0",
 )
+WEIGHTS = ("--config=smoke_weights", *COUNTDOWN[1:])
 # The same from Python.
 EVALUATE = """
 import ale_jax
@@ -50,18 +51,12 @@ def installed(wheel, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A .gguf file, and the overrides of a config that say what it holds."""
+    """A .gguf file."""
     texts = [{"role": "user", "content": "Reach 24 with 3, 5 and 7, each used once."}]
     tokenizer = train_bpe(texts * 20, 320)
-    sizes = {"vocab_size": len(tokenizer), "max_positions": 2048}
-    shape = changed(QWEN2, **sizes)
+    shape = changed(QWEN2, len(tokenizer), max_positions=2048)
     path = tmp_path_factory.mktemp("model") / "model.gguf"
-    write_gguf(path, "qwen2", random_params(shape), shape, tokenizer=tokenizer)
-    fields = ("num_heads", "num_kv_heads", "qk_norm", "qkv_bias", "tie_embeddings", "dense_layers")
-    return path, [
-        *(f"--config.model.{name}={getattr(shape, name)}" for name in fields),
-        f"--config.tokenizer.vocab_size={len(tokenizer)}",
-    ]
+    return write_gguf(path, "qwen2", random_params(shape), shape, tokenizer=tokenizer)
 
 
 def succeeded(done):
@@ -101,16 +96,14 @@ def test_a_run_imports_nothing_of_the_folder_that_it_is_started_from(
 
 
 def test_real_models_are_converted_planned_trained_and_exported(installed, model, tmp_path):
-    path, fields = model
     launch = ("-m", "ale_jax.launch")
 
     def run(*line):
         return succeeded(installed.run(*line, cwd=tmp_path))
 
-    convert = ("-m", "ale_jax.model.weights.convert", str(path), "sparse")
+    convert = ("-m", "ale_jax.model.weights.convert", str(model), "sparse")
     run(*convert, "--experts=4", "--experts-per-token=2")
-    dense = [*COUNTDOWN, *fields, "--config.model.num_experts=0", f"--config.weights={path}"]
-    sparse = [*COUNTDOWN, *fields, "--config.model.expert_width=48", "--config.weights=sparse"]
+    dense, sparse = ([*WEIGHTS, f"--config.weights={each}"] for each in (model, "sparse"))
     for config in (dense, sparse):
         assert "total" in run(*launch, "plan", *config)
     one_step = [*dense, "--config.rl.steps=1", "--workdir=run"]
