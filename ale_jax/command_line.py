@@ -83,6 +83,8 @@ FLAGS = {
         "play the episodes on the nodes of a Ray cluster that runs, and that this machine is "
         "part of (auto: the one that it is part of), instead of on this machine",
     ),
+    "weights": Flag(flags.DEFINE_string, "", "MODEL", "a folder, a .gguf file or a model's name"),
+    "devices": Flag(flags.DEFINE_string, "auto", "NxCHIP", "such as 8xh100; auto: the local ones"),
     "out": Flag(flags.DEFINE_string, "", "FOLDER", "where weights or episodes are written"),
     "episodes": Flag(
         flags.DEFINE_string,
@@ -160,6 +162,11 @@ COMMANDS = {
         "print how much memory the run needs on each device, and whether it fits; needs no "
         "devices, and reads nothing but the config of a line that trains, and what that names",
         _TRAINS,
+    ),
+    "new": Command(
+        "print a config like another one, with the mesh, pages and microbatches that let --weights "
+        "fit --devices",
+        ("config", "weights", "devices"),
     ),
     "doctor": Command(
         "check whether this machine can run the config (with --workdir: there) or, started with "

@@ -94,6 +94,12 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
             return run_validate(asked, values)
         if command == "eval":
             return _eval(options, overrides)
+        if command == "new":
+            from ale_jax.system.new_config import new_config
+
+            values = read_config(options.config, overrides)
+            print(new_config(values, options.weights, options.devices), end="")
+            return 0
         if command == "export" and options.episodes:
             return _export_episodes(options)
         return _launch(argv, command, options, overrides, run)
