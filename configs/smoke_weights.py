@@ -2,7 +2,7 @@
 python -m ale_jax.launch --config=configs/smoke_weights.py --workdir=runs/my --config.weights=MODEL
 
 MODEL: a Hugging Face folder, a .gguf file, or a name on the hub. Two steps, as in smoke.py, with
-conversations of up to 640 tokens.
+conversations of up to 1,536 tokens.
 Hardware: two CPU cores for some hundred million weights; no accelerator.
 """
 
@@ -21,8 +21,8 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c.worlds.held_out = ({"world": "shell", "families": ("relay",)},)
     c.agent.turns = 2
     c.rollout.update(workers="threads", actors=1, episodes_per_actor=4, max_reply_tokens=8)
-    c.engine.update(max_sequences=8, max_sequence_length=640, pages=8 * 640 // 16)
-    c.learn.update(microbatch_rows=8, chunks_per_pack=8)
+    c.engine.update(max_sequences=4, max_sequence_length=1536, pages=4 * 1536 // 16)
+    c.learn.update(microbatch_rows=2, pack_length=1536, chunks_per_pack=16)
     c.warm_start.update(transcripts_per_family=8, rows_per_step=8, max_steps=2)
     c.warm_start.update(probe_every=1, probe_tasks=2)
     c.rl.update(steps=2, groups_per_step=2, group_size=2)

@@ -46,9 +46,16 @@ def saved(tokenizer, tmp_path):
     return save
 
 
-def resolved(weights, *given, **changes):
+def values_with(weights):
+    """A config for the eight devices of the tests."""
     values = smoke_weights.get_config()
-    values.weights = str(weights)
+    values.update(weights=str(weights))
+    values.update(engine={"max_sequences": 8, "pages": 768}, learn={"microbatch_rows": 8})
+    return values
+
+
+def resolved(weights, *given, **changes):
+    values = values_with(weights)
     for name, value in changes.items():
         values.model[name] = value
     return resolved_config(values.to_dict(), given)
@@ -135,7 +142,7 @@ def test_a_run_needs_its_weights_no_more_and_stays_with_their_commit(saved, tmp_
     named = dataclasses.replace(resolved(path), weights=f"org/tiny@{COMMIT}")
     run = tmp_path / "run"
     with Workdir.claim(run, named):
-        values = smoke_weights.get_config().to_dict() | {"weights": "org/tiny"}
+        values = values_with("org/tiny").to_dict()
         (run / CHECKPOINTS_DIR / "0").mkdir(parents=True)
     # Nobody is asked: there is no such model.
     assert resolved_config(values, (), run) == named
@@ -152,8 +159,8 @@ def test_other_weights_bring_their_own_shape(saved):
 
 def test_a_context_beyond_the_models_positions_is_refused(saved):
     path, _ = saved(QWEN2)
-    values = smoke_weights.get_config()
-    values.update(weights=str(path), engine={"max_sequence_length": 4096, "pages": 2048})
+    values = values_with(path)
+    values.update(engine={"max_sequence_length": 4096, "pages": 2048}, learn={"pack_length": 4096})
     with pytest.raises(ValueError, match=r"4096 must be at most model.max_positions 2048"):
         resolved_config(values.to_dict())
 
@@ -162,6 +169,7 @@ def test_a_context_beyond_the_models_positions_is_refused(saved):
 def test_the_command_line_plans_what_weights_name(saved, capsys):
     path, _ = saved(QWEN2)
     line = ["ale-jax", "plan", "--config=smoke_weights", f"--config.weights={path}"]
+    line += ["--config.hardware.chip=h100", "--config.hardware.devices=1"]
     assert main(line) == 0
     planned = capsys.readouterr().out
     assert main([*line, "--config.model.qkv_bias=True"]) == 0
