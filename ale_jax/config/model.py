@@ -147,6 +147,7 @@ class ModelConfig(Settings):
         return found
 
     def describes(self, shape: PolicyShape) -> bool:
+        """Tells whether these fields say all of a shape."""
         return self.policy_shape(shape.vocab_size) == shape
 
     @classmethod
