@@ -15,7 +15,7 @@ from ale_jax.config.architecture import (
     PolicyShape,
     Rope,
 )
-from ale_jax.config.setting import Settings, setting
+from ale_jax.config.setting import Options, Settings, setting
 
 MIN_VOCAB = 265  # of the byte-level BPE: 256 bytes, 3 special tokens, 6 markers
 DTYPES = ("float32", "bfloat16")
@@ -241,6 +241,16 @@ class TokenizerConfig(Settings):
         "tokens of the BPE that is trained. With `weights`: rows of their embedding, which the "
         "files tell, and which may be more than the tokenizer has tokens.",
         at_least=MIN_VOCAB,
+    )
+    chat_template_kwargs: Options = setting(
+        (),
+        "variables of the chat template, such as {'enable_thinking': False}, in all conversations "
+        "of the run. A template that does not read one refuses it.",
+    )
+    date: str = setting(
+        "",
+        "YYYY-MM-DD, which chat templates that write today's date are told; empty: the day on "
+        "which the run begins. The run's tokenizer keeps it.",
     )
 
 

@@ -207,7 +207,9 @@ class GatewayEpisode:
         `ask`."""
         self._require_short(request)
         with _refusing("messages"):
-            return len(self.tree.place(request.messages, request.tools).context_ids())
+            variables = self._language.variables_of(request)
+            placed = self.tree.place(request.messages, request.tools, variables)
+            return len(placed.context_ids())
 
     def _calls(self, request: ChatRequest) -> list[Call]:
         """ValueError for messages or prompts that cannot be answered."""
@@ -217,7 +219,8 @@ class GatewayEpisode:
             again = request.is_retry
             return [self.tree.begin_text(ids, again) for ids in prompts for _ in range(count)]
         self._insert_given(request)
-        told = request.messages, request.tools, request.is_retry
+        variables = self._language.variables_of(request)
+        told = request.messages, request.tools, request.is_retry, variables
         return [self.tree.begin(*told) for _ in range(count)]
 
     def _count(self, replies: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from ale_jax.gateway.formats.reply import (
 )
 from ale_jax.gateway.requests import AUTO, NONE, REQUIRED, ApiError, ChatRequest, Prompt
 
+EFFORT = "reasoning_effort"  # as templates call it
 UNDECODED = "\ufffd"  # at the end: a letter of which some bytes are still to come
 
 
@@ -30,6 +31,8 @@ class Language:
     `formats.grammar`. prompt_ids: of a text, in which special tokens may be named, or of ids that a
     client gives (by default, of ids only); ValueError if there are none, or no such tokens.
     token_bytes: of a token that may be a part of a character; None if only its text is known.
+    variables: the names of those that the template reads. opens_thoughts: whether the prompt, with
+    these variables, ends within the thoughts of the reply.
     """
 
     format: ReplyFormat
@@ -37,6 +40,18 @@ class Language:
     tokens: Mapping[str, int] = dataclasses.field(default_factory=dict)
     prompt_ids: Callable[[Prompt], np.ndarray] = np.asarray
     token_bytes: Callable[[int], bytes | None] = lambda id: None
+    variables: Collection[str] = ()
+    opens_thoughts: Callable[[Mapping[str, Any]], bool] = lambda variables: False
+
+    def variables_of(self, request: ChatRequest) -> dict[str, Any]:
+        """Returns the variables of the template that a request sets. An effort of reasoning is one
+        where the template reads it. ApiError (400) for one that it does not read."""
+        if unknown := sorted(request.variables.keys() - set(self.variables)):
+            known = ", ".join(sorted(self.variables)) or "no variables"
+            text = f"the chat template has no variable {unknown[0]!r:.80}, but {known}"
+            raise ApiError(400, text, "chat_template_kwargs")
+        has_effort = request.effort and EFFORT in self.variables
+        return ({EFFORT: request.effort} if has_effort else {}) | dict(request.variables)
 
     def grammar(self, request: ChatRequest) -> str | None:
         """Returns the grammar that the request holds a reply to; None if to nothing. ApiError (400)
@@ -74,6 +89,7 @@ class Language:
             return ParsedReply(without_marks(text))
         if _is_as_written(request):
             return ParsedReply(without_marks(text).strip())
+        text = self._opened(text, request)
         said = self.format.parse(text, _parameters(request))
         if not all(_may_be_called(call.name, request) for call in said.calls):
             thoughts, rest = split_marked(text, self.format.thoughts)
@@ -81,6 +97,11 @@ class Language:
         if request.parallel_calls:
             return said
         return dataclasses.replace(said, calls=said.calls[:1])
+
+    def _opened(self, text: str, request: ChatRequest) -> str:
+        """A reply with what the prompt has opened: its thoughts."""
+        tags = self.format.thoughts
+        return tags[0] + text if tags and self.opens_thoughts(self.variables_of(request)) else text
 
     def token_text(self, id: int) -> str:
         """Returns what a token stands for, if it stands alone."""
@@ -106,7 +127,7 @@ class Language:
             return Preview(content=without_marks(text))
         if _is_as_written(request):
             return Preview(content=without_marks(text).strip())
-        said = self.format.preview(text)
+        said = self.format.preview(self._opened(text, request))
         may_call_all = request.tool_choice != NONE and request.allowed is None
         # If a call turns out to be text, so do thoughts that are in no tags, as `_read` has it.
         is_sure = may_call_all or self.format.thoughts is not None

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -86,9 +86,10 @@ def path_keys(start: bytes, messages: Sequence[ChatMessage]) -> list[bytes]:
     return keys
 
 
-def tools_key(tools: Sequence[dict[str, Any]]) -> bytes:
-    """Returns a key of the tools that a conversation offers."""
-    return _digest(_json_text(list(tools)))
+def tools_key(tools: Sequence[dict[str, Any]], variables: Mapping[str, Any] | None = None) -> bytes:
+    """Returns a key of the tools that a conversation offers, and of the variables of its
+    template."""
+    return _digest(_json_text([list(tools), dict(variables)] if variables else list(tools)))
 
 
 def text_key(prompt_ids: np.ndarray) -> bytes:

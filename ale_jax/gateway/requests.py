@@ -51,7 +51,8 @@ class ChatRequest:
     REQUIRED, or a tool's name. allowed: the names of the tools that may be called; None for all.
     schema: that the content must satisfy; None for any text. stream: whether the reply is sent
     while it is written, with_usage: and the usage at its end. prompts: texts or ids that the policy
-    goes on with as they are, instead of the messages, of which there are none then. unseen: what
+    goes on with as they are, instead of the messages, of which there are none then. variables: of
+    the chat template, by name. effort: of reasoning, for templates that read one. unseen: what
     the client sent and the policy is not shown, by name, such as tools of a server. is_retry:
     whether the client says that it has asked this before."""
 
@@ -66,6 +67,8 @@ class ChatRequest:
     stream: bool = False
     with_usage: bool = False
     prompts: tuple[Prompt, ...] = ()
+    variables: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    effort: str = ""
     unseen: tuple[str, ...] = ()
     is_retry: bool = dataclasses.field(default=False, compare=False)
 
@@ -74,7 +77,8 @@ class ChatRequest:
         """Counts the characters of messages, of tools as JSON, and of prompts, in which an id
         counts as a letter."""
         texts = sum(each.num_chars for each in self.messages) + sum(map(len, self.prompts))
-        return texts + (len(json.dumps(self.tools, ensure_ascii=False)) if self.tools else 0)
+        others = (each for each in (self.tools, self.variables) if each)
+        return texts + sum(len(json.dumps(each, ensure_ascii=False)) for each in others)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from ale_jax.model.slots import NUL, Message, Part, Piece, Slots, cut, filled
 from ale_jax.model.system_messages import folded
 from ale_jax.model.template_dialect import ASKED, Apply, Dialect, dialect_of
+from ale_jax.model.told_tools import with_calls_told, with_tools_told
 
 MAX_SKELETONS = 1024
 MAX_KEPT_CHARS = 1 << 17  # of one text; thousands of longer ones would fill the memory
@@ -47,7 +48,8 @@ class ChatRenderer:
     """Renders conversations by a chat template, in pieces.
 
     ends: the special tokens behind a reply. opening: what the template writes before a reply,
-    behind its last special token. dialect: how the template takes messages.
+    behind its last special token. prompt: that of a short conversation. dialect: how the template
+    takes messages.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class ChatRenderer:
         self._reply_parts_of = lru_cache(MAX_SKELETONS)(self._reply_parts)
         self.dialect: Dialect = dialect_of(apply_template)
         self.ends = self._ends(special)
+        self.prompt = self._render([ASKED], None)
         self.opening = self._opening()
 
     def first(self, messages: Sequence[Message], tools: Sequence[Any] | None) -> list[Piece]:
@@ -76,11 +79,17 @@ class ChatRenderer:
 
         ValueError if the template refuses them, or drops what somebody said.
         """
+        if not self.dialect.has_calls:
+            messages = with_calls_told(messages, self.dialect.has_results)
+        if tools and not self.dialect.has_tools:
+            messages, tools = with_tools_told(messages, tools), None
         return self._pieces(messages, tools, first=True)
 
     def following(self, messages: Sequence[Message], calls: Sequence[Message] = ()) -> list[Piece]:
         """Returns the pieces of messages that follow a reply of the policy. The first begins with
         the token that ends its turn. calls: of the reply, which templates look back to."""
+        if not self.dialect.has_calls:
+            messages, calls = with_calls_told(messages, self.dialect.has_results), ()
         return self._pieces(messages, None, first=False, calls=calls)
 
     def reply(self, message: Message) -> list[Piece]:
@@ -90,6 +99,8 @@ class ChatRenderer:
         ValueError if the template refuses it, or drops a part of it.
         """
         slots = self._slots()
+        if not self.dialect.has_calls:
+            (message,) = with_calls_told([message], has_results=True)
         skeleton = json.dumps(slots.hide_message(message))
         slots.required.update(range(len(slots.texts)))  # here, also its thoughts and content
         if not self.dialect.has_names:
@@ -146,7 +157,7 @@ class ChatRenderer:
     def _reply_parts(self, skeleton: str) -> list[Part]:
         """skeleton: a message of the policy with slots, as JSON."""
         message = json.loads(skeleton)
-        opened = self._render([ASKED], None)
+        opened = self.prompt
         whole = self._render([ASKED, message], None, prompt=False)
         begun = _common_beginning(whole, opened)
         # The prompt may have more than the turn, which a reply can only go on from.

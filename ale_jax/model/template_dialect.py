@@ -28,7 +28,8 @@ class Dialect:
     """How a template takes messages. thoughts: the name of a message's thoughts. as_text: whether
     arguments are JSON as text. empty: the content of a message that only has calls. has_calls,
     has_tools: whether it writes calls, and the tools that a conversation offers. has_names: whether
-    it writes the names of what is called, and not just the calls' ids, which then have them."""
+    it writes the names of what is called, and not just the calls' ids, which then have them.
+    has_results: whether it writes messages of tools, which matters where it writes no calls."""
 
     thoughts: str = THOUGHTS[0]
     as_text: bool = False
@@ -36,6 +37,7 @@ class Dialect:
     has_calls: bool = True
     has_tools: bool = True
     has_names: bool = True
+    has_results: bool = True
 
     def told(self, messages: Sequence[Message]) -> list[Message]:
         """Returns the messages as the template takes them."""
@@ -67,7 +69,8 @@ def dialect_of(apply: Apply) -> Dialect:
         if _writes(apply, tried.told([ASKED, _calling("do", PROBE)])):
             has_names = _writes(apply, tried.told([ASKED, _calling(PROBE, "-")]))
             return dataclasses.replace(tried, has_names=has_names)
-    return dataclasses.replace(found, has_calls=False)
+    has_results = _writes(apply, [ASKED, {"role": "assistant", "content": "-"}, _RESULT])
+    return dataclasses.replace(found, has_calls=False, has_results=has_results)
 
 
 def _with_named_ids(messages: Sequence[Message]) -> list[Message]:
@@ -105,6 +108,9 @@ def _calling(name: str, argument: str) -> Message:
     function = {"name": name, "arguments": {"a": argument}}
     call = {"type": "function", "function": function, "id": "000000000"}
     return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
+_RESULT: Message = {"role": "tool", "content": PROBE, "tool_call_id": "000000000"}
 
 
 def _tool() -> Mapping[str, Any]:

@@ -5,16 +5,18 @@ Tokens in, tokens out: only text that the policy did not write is ever tokenized
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import json
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from tokenizers import (
-    AddedToken,
     Regex,
     Tokenizer,
     decoders,
@@ -23,12 +25,21 @@ from tokenizers import (
     trainers,
 )
 
-from ale_jax.model.chat_render import ChatRenderer, Ends
+from ale_jax.model.chat_render import ChatRenderer
 from ale_jax.model.piece_encoder import PieceEncoder
 from ale_jax.model.slots import Message
+from ale_jax.model.template_settings import (
+    NO_SETTINGS,
+    TODAY,
+    TemplateSettings,
+    check_variables,
+    variables_of,
+)
+from ale_jax.model.tokenizer_folder import named_templates, read_folder
 from ale_jax.model.tokenizer_library import transformers
-from ale_jax.model.weights.gguf_tokenizer import read_tokenizer
+from ale_jax.model.vocabulary import byte_names, markers, stop_ids
 from ale_jax.model.weights.hub import locate
+from ale_jax.tagged_text import THINK
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -36,6 +47,7 @@ if TYPE_CHECKING:
 
 ChatMessage = dict[str, str]  # {"role": ..., "content": ...}, as chat templates want it
 
+MAX_VARIED = 16  # of a tokenizer, with other variables of its template
 END_OF_TURN = "<|im_end|>"
 END_OF_TEXT = "<|endoftext|>"
 SPECIAL = (END_OF_TEXT, "<|im_start|>", END_OF_TURN)
@@ -58,7 +70,6 @@ _PIECES = (
     r"|\.[a-z]{2,4}\b|[A-Za-z]+|[0-9]|\s|[^\sA-Za-z0-9]"
 )
 
-OTHER_ENDS = (END_OF_TEXT, "<|end_of_text|>", "<|eom_id|>", "<|call|>")
 # Of several templates, the names of those that transformers uses with tools and without.
 TOOL_USE, DEFAULT = "tool_use", "default"
 
@@ -118,13 +129,16 @@ def _training_texts(messages: Iterable[ChatMessage]) -> Iterator[str]:
 
 
 class ChatTokenizer:
-    """The chat format over a transformers tokenizer whose template is ChatML-like (Qwen3, ours).
+    """A transformers tokenizer and its chat template. Thread-safe."""
 
-    Thread-safe.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, tools: list[dict] | None = None):
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerFast,
+        tools: list[dict] | None = None,
+        settings: TemplateSettings = NO_SETTINGS,
+    ):
         self._tokenizer = tokenizer
+        self._settings = settings
         self._rust = tokenizer.backend_tokenizer
         self._rust.no_truncation()  # which its file may ask for
         self._rust.no_padding()
@@ -133,22 +147,28 @@ class ChatTokenizer:
         added = tokenizer.added_tokens_decoder
         self._added_ids = frozenset(added)
         self._special = {number: token.content for number, token in added.items() if token.special}
-        self._encoder = PieceEncoder(self._rust, _markers(tokenizer), self._lock)
-        names, names_marker = self._special.values(), self._encoder.names_marker
-        self._renderer = ChatRenderer(self._render, names, names_marker)
-        self._tool_renderer = self._renderer
-        if TOOL_USE in _named_templates(tokenizer):
-            self._tool_renderer = ChatRenderer(self._render_tool_use, names, names_marker)
-        self._byte_names = _byte_names(self._rust.decoder)
+        self._encoder = PieceEncoder(self._rust, markers(tokenizer), self._lock)
+        self.variables = variables_of(self.chat_template)
+        self._is_dated = TODAY in self.chat_template
+        self._make_renderers()
+        self._varied = lru_cache(MAX_VARIED)(self._with_variables)
+        self._byte_names = byte_names(self._rust.decoder)
         self.vocab_size = len(tokenizer)
         ends = self._renderer.ends
         self._turn_ends = set(map(self._rust.token_to_id, ends.names if ends.closes else ()))
-        self.stop_ids = _stop_ids(tokenizer, self._renderer.ends)
+        self.stop_ids = stop_ids(tokenizer, ends, settings.stop_ids)
 
     @classmethod
-    def load(cls, path: str | Path, tools: list[dict] | None = None) -> ChatTokenizer:
+    def load(
+        cls,
+        path: str | Path,
+        tools: list[dict] | None = None,
+        variables: Mapping[str, Any] | None = None,
+        date: str = "",
+    ) -> ChatTokenizer:
         """Loads the tokenizer of a folder in transformers' layout, of a .gguf file, or of the model
-        of a name (see hub.locate).
+        of a name (see hub.locate). variables, date: as of `TemplateSettings`, instead of those that
+        it was saved with.
 
         ValueError if there is none, or it has no chat template that can be used.
         """
@@ -159,26 +179,59 @@ class ChatTokenizer:
                 "a .gguf file or a model's name, ORGANIZATION/NAME"
             )
         try:
-            tokenizer = _read(path)
+            tokenizer = read_folder(path)
         except Exception as error:  # a damaged file can raise any type of error
             raise ValueError(f"{path}: its tokenizer cannot be read: {error!s:.200}") from error
         if not tokenizer.chat_template:
             raise ValueError(f"the tokenizer in {path} has no chat template: add one")
-        names = sorted(_named_templates(tokenizer))
+        names = sorted(named_templates(tokenizer))
         if names and DEFAULT not in names:
             raise ValueError(
                 f"the tokenizer in {path} has the chat templates {names}, and none is called "
                 f"{DEFAULT!r}: rename the one for conversations without tools"
             )
         try:
-            return cls(tokenizer, tools)
+            settings = TemplateSettings.of_folder(path).with_variables(variables or {})
+            settings = dataclasses.replace(settings, date=date or settings.date)
+            return cls(tokenizer, tools, settings)
         except ValueError as error:
             raise ValueError(f"the tokenizer in {path}: {error}") from error
+
+    def with_variables(self, variables: Mapping[str, Any]) -> ChatTokenizer:
+        """Returns the tokenizer with more variables of its chat template. ValueError, with the
+        name, if the template does not read one."""
+        return self._varied(json.dumps(variables, sort_keys=True)) if variables else self
+
+    def _with_variables(self, variables: str) -> ChatTokenizer:
+        """variables: as JSON."""
+        other = copy.copy(self)
+        other._settings = self._settings.with_variables(json.loads(variables))
+        other._make_renderers()
+        return other
+
+    def _make_renderers(self) -> None:
+        names, names_marker = self._special.values(), self._encoder.names_marker
+        check_variables(self._settings.variables, self.variables, names_marker)
+        self._pinned = lru_cache(self._settings.pinned)
+        self._renderer = ChatRenderer(self._render, names, names_marker)
+        self._tool_renderer = self._renderer
+        if TOOL_USE in named_templates(self._tokenizer):
+            self._tool_renderer = ChatRenderer(self._render_tool_use, names, names_marker)
+
+    @property
+    def opens_thoughts(self) -> bool:
+        """Whether the prompt opens the thoughts of a reply, which then begins within them."""
+        return self._renderer.prompt.rstrip().endswith(THINK)
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether the chat template writes calls of tools."""
+        return self._tool_renderer.dialect.has_calls
 
     @property
     def chat_template(self) -> str:
         """Of several, that for tools, if there is one."""
-        named = _named_templates(self._tokenizer)
+        named = named_templates(self._tokenizer)
         return named.get(TOOL_USE, named[DEFAULT]) if named else self._tokenizer.chat_template
 
     @property
@@ -210,7 +263,12 @@ class ChatTokenizer:
             )
 
     def save(self, path: str | Path) -> None:
+        """Writes the tokenizer to a folder, with its settings: the date of today, if the template
+        writes one, and the model's stop tokens."""
         self._tokenizer.save_pretrained(str(path))
+        settings = self._settings.dated() if self._is_dated else self._settings
+        if settings != NO_SETTINGS:
+            settings.save(Path(path))
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Returns the text of `ids`, special tokens left out; undecodable bytes become U+FFFD."""
@@ -321,11 +379,14 @@ class ChatTokenizer:
         return np.append(ids, end).astype(np.int32)
 
     def _render(self, messages: list[Message], tools: Any, add_generation_prompt: bool) -> str:
+        template = self._tokenizer.get_chat_template(None, tools)
         text = self._tokenizer.apply_chat_template(
             messages,
             tools=tools,
+            chat_template=self._pinned(template) if TODAY in template else template,
             add_generation_prompt=add_generation_prompt,
             tokenize=False,
+            **self._settings.variables,
         )
         assert isinstance(text, str)
         return text
@@ -335,51 +396,3 @@ class ChatTokenizer:
     ) -> str:
         """An empty list also selects the template for tools, which may not do without one."""
         return self._render(messages, tools or [], add_generation_prompt)
-
-
-def _read(path: Path) -> PreTrainedTokenizerFast:
-    if path.is_file():
-        return read_tokenizer(path)
-    found = transformers().AutoTokenizer.from_pretrained(str(path), local_files_only=True)
-    if not isinstance(found, transformers().PreTrainedTokenizerFast):
-        raise ValueError("it is not written for the tokenizers library")
-    return found
-
-
-def _named_templates(tokenizer: PreTrainedTokenizerFast) -> Mapping[str, str]:
-    """The chat templates by name, if there are several."""
-    template = tokenizer.chat_template
-    return template if isinstance(template, dict) else {}
-
-
-def _markers(tokenizer: PreTrainedTokenizerFast) -> dict[int, AddedToken]:
-    """The added tokens, special or not. Those of one letter or of white space are a part of the
-    vocabulary, which all texts may use."""
-    added = tokenizer.added_tokens_decoder
-    return {n: token for n, token in added.items() if len(token.content.strip()) > 1}
-
-
-def _byte_names(decoder: decoders.Decoder | None) -> dict[str, bytes]:
-    """The names that a vocabulary has for single bytes. Byte-level ones write a letter for each,
-    also in the names of longer tokens; others, which fall back to bytes, have such as <0x0A>.
-
-    The decoder is tried, as it may be a sequence of others.
-    """
-    if decoder and decoder.decode(["<0x41>"]) == "A":
-        return {f"<0x{byte:02X}>": bytes([byte]) for byte in range(256)}
-    if not decoder or decoder.decode(["\u0120"]) != " ":
-        return {}
-    # Letters that can be printed stand for themselves, and those behind U+00FF for the rest.
-    letters = pre_tokenizers.ByteLevel.alphabet()
-    own = {letter: ord(letter) for letter in letters if ord(letter) < 256}
-    others = sorted(set(range(256)) - set(own.values()))
-    numbers = own | {chr(256 + place): byte for place, byte in enumerate(others)}
-    return {letter: bytes([byte]) for letter, byte in numbers.items()}
-
-
-def _stop_ids(tokenizer: PreTrainedTokenizerFast, ends: Ends) -> tuple[int, ...]:
-    """The tokens that end a turn, and those that end a text or a call if there are such: Qwen ends
-    its replies with either."""
-    vocabulary = tokenizer.get_vocab()
-    names = dict.fromkeys((ends.turn, ends.call, *OTHER_ENDS))
-    return tuple(vocabulary[name] for name in names if name in vocabulary)

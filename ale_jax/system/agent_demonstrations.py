@@ -22,7 +22,7 @@ from ale_jax.gateway.app import make_app
 from ale_jax.gateway.conversations import StopChecker
 from ale_jax.gateway.custody.calls import Call
 from ale_jax.gateway.custody.engine_policy import ChatRender, language_of
-from ale_jax.gateway.custody.token_tree import TokenTree
+from ale_jax.gateway.custody.token_tree import NO_VARIABLES, TokenTree
 from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.messages import ChatMessage
@@ -93,9 +93,10 @@ class _NotingRender(ChatRender):
         tools: Sequence[Mapping[str, Any]],
         after: np.ndarray | None,
         reply: ChatMessage | None = None,
+        variables: Mapping[str, Any] = NO_VARIABLES,
     ) -> np.ndarray:
         self.tools = tuple(tools)
-        return super().__call__(messages, tools, after, reply)
+        return super().__call__(messages, tools, after, reply, variables)
 
 
 class _Demonstration:

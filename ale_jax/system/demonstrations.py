@@ -166,19 +166,18 @@ def is_noisy(task: Task, share: float) -> bool:
 
 
 def make_tokenizer(
-    given: str,
+    given: ChatTokenizer | None,
     vocab_size: int,
     told: Iterable[Conversation | Text | Continuation],
     folder: Path,
 ) -> ChatTokenizer:
-    """Loads the tokenizer `given`, or trains a BPE on what is told; saves it to `folder`."""
-    if given:
-        tokenizer = ChatTokenizer.load(given)
-    else:
+    """Returns the tokenizer that is given, or a BPE trained on what is told, as it was saved to
+    `folder`."""
+    if given is None:
         messages = itertools.chain.from_iterable(map(_texts, told))
-        tokenizer = ChatTokenizer(train_bpe(messages, vocab_size))
-    tokenizer.save(folder)
-    return tokenizer
+        given = ChatTokenizer(train_bpe(messages, vocab_size))
+    given.save(folder)
+    return ChatTokenizer.load(folder)  # with the date that the run keeps
 
 
 def _texts(conversation: Conversation | Text | Continuation) -> Iterator[dict[str, str]]:

@@ -26,9 +26,10 @@ from ale_jax.model.replicas import engine_meshes, make_sampling_copy
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.shape import policy_shape
+from ale_jax.system.authors_sampling import Defaults, serving_defaults
 from ale_jax.system.collector import spared_by_collector
 from ale_jax.system.compilation import keep_compiled
-from ale_jax.system.sources import check_weights
+from ale_jax.system.sources import check_weights, given_tokenizer
 from ale_jax.system.states import given_weights, newest_state
 from ale_jax.system.workdir import Workdir
 
@@ -40,11 +41,13 @@ LOOK_S = 1.0  # between two looks at the engines
 @dataclasses.dataclass(frozen=True)
 class Serving:
     """A policy that is being served. url: of the API. key: that clients have to send. policy: which
-    one answers. check: raises RolloutsFailed if it will not answer any more."""
+    one answers. sampled: how its replies are sampled, unless a request says otherwise. check:
+    raises RolloutsFailed if it will not answer any more."""
 
     url: str
     key: str
     policy: str
+    sampled: Defaults
     check: Callable[[], None]
 
     def wait(self) -> NoReturn:
@@ -69,13 +72,13 @@ def serving(config: RunConfig, path: Path | None, host: str, port: int) -> Itera
     """
     keep_compiled(config.compilation_cache)
     found = _given(config) if path is None else _newest(config, path)
+    told = Defaults(config.eval_sampling, "config.eval_sampling")
+    sampled = serving_defaults(config) if path is None else told
     engines, tokenizer, name = _open_engines(config, found), found.tokenizer, found.name
     del found  # if the engines have copies, its weights take memory
     with contextlib.closing(engines):
         tree = TokenTree(ChatRender(tokenizer), REMEMBERED)
-        policy = EnginePolicy(
-            engines, tokenizer, config.eval_sampling, config.rollout.max_reply_tokens
-        )
+        policy = EnginePolicy(engines, tokenizer, sampled.sampling, config.rollout.max_reply_tokens)
         # Clients come and go, so that a conversation may never go on: half of the places are for
         # those that do.
         kept = max(config.engine.max_sequences // 2, 1)
@@ -86,7 +89,7 @@ def serving(config: RunConfig, path: Path | None, host: str, port: int) -> Itera
         key = episodes.open(GatewayEpisode(tree, policy, language, keys, options))
         app = make_app(episodes, config.name, engines.counts, engines.check)
         with served(app, host, port) as url, spared_by_collector():
-            yield Serving(url, key, name, engines.check)
+            yield Serving(url, key, name, sampled, engines.check)
 
 
 def _newest(config: RunConfig, path: Path) -> _Policy:
@@ -97,7 +100,8 @@ def _newest(config: RunConfig, path: Path) -> _Policy:
 
 def _given(config: RunConfig) -> _Policy:
     check_weights(config)
-    tokenizer = ChatTokenizer.load(config.tokenizer.path or config.weights)
+    tokenizer = given_tokenizer(config)
+    assert tokenizer is not None, "weights have a tokenizer"
     policy = policy_shape(config, tokenizer.vocab_size)
     params = given_weights(config, policy, make_mesh(config.mesh))
     return _Policy(config.weights, params, tokenizer)

@@ -9,6 +9,7 @@ from typing import Any
 
 from ale_jax.config.model import ModelConfig, TokenizerConfig
 from ale_jax.config.run import RunConfig
+from ale_jax.model.template_settings import checked_date
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.hub import is_name, pinned
 from ale_jax.model.weights.load import open_checkpoint, read_shape
@@ -67,10 +68,24 @@ def check_sources(config: RunConfig, fetch: bool = True) -> None:
     description is fetched and read."""
     if config.weights:
         check_weights(config, fetch)
-    if source := config.tokenizer.path or config.weights:
-        tokenizer = ChatTokenizer.load(source)
-        if config.weights:
-            tokenizer.check_fits(config.tokenizer.vocab_size)
+    tokenizer = given_tokenizer(config)
+    if config.weights and tokenizer:
+        tokenizer.check_fits(config.tokenizer.vocab_size)
+
+
+def given_tokenizer(config: RunConfig) -> ChatTokenizer | None:
+    """Returns the tokenizer that the config names, with the settings of its chat template; None if
+    the run trains its own. ValueError if it cannot be used."""
+    asked = config.tokenizer
+    variables, date = dict(asked.chat_template_kwargs), checked_date(asked.date)
+    if source := asked.path or config.weights:
+        return ChatTokenizer.load(source, variables=variables, date=date)
+    if variables:
+        raise ValueError(
+            f"config.tokenizer.chat_template_kwargs {variables!r:.80} is for the templates of "
+            "models that are given: name weights, or leave it out"
+        )
+    return None
 
 
 def check_weights(config: RunConfig, fetch: bool = True) -> None:

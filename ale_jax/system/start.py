@@ -35,6 +35,7 @@ from ale_jax.system.preferences import Preferences, count_updates, read_pair_set
 from ale_jax.system.resampling import Resampler
 from ale_jax.system.rollouts.scheduler import RolloutScheduler
 from ale_jax.system.run_logger import RunLogger
+from ale_jax.system.sources import given_tokenizer
 from ale_jax.system.stopping import StopSignals
 from ale_jax.system.task_checks import needs_sandbox
 from ale_jax.system.tasks import Cursor
@@ -187,7 +188,8 @@ def begin_anew(setting: Setting, checkpoints: Checkpoints, logger: RunLogger) ->
     if config.demonstrated and (warm.max_steps or not source):
         domains, probe = collect_demonstrations(config, setting.runtime, logger.progress, stop)
     size, told = config.tokenizer.vocab_size, texts(config, domains)
-    tokenizer = make_tokenizer(source, size, told, setting.tokenizer_folder)
+    given = given_tokenizer(config)
+    tokenizer = make_tokenizer(given, size, told, setting.tokenizer_folder)
     tokenizer.check_fits(setting.policy(tokenizer).vocab_size)
     trainer = setting.make_trainer(tokenizer)
     checkpoints.require_room(trainer.whole)

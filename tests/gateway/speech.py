@@ -19,7 +19,7 @@ class Tokens:
     version: np.ndarray
 
 
-def render(messages, tools, after, reply=None):
+def render(messages, tools, after, reply=None, variables=()):
     """The context of `messages`, between ids that the policy may not write, but for the last."""
     ids = []
     if after is not None and after[-1] != CLOSE:

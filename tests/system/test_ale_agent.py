@@ -127,7 +127,7 @@ def learned(sample, shape):
 
 def test_its_calls_become_the_chunks_that_were_demonstrated(runtime, transcript, tmp_path):
     tokenizer = make_tokenizer(
-        "", CONFIG.tokenizer.vocab_size, [conversation_of(transcript)] * 20, tmp_path
+        None, CONFIG.tokenizer.vocab_size, [conversation_of(transcript)] * 20, tmp_path
     )
     sample = tokenize(transcript, tokenizer)
     shape = changed(DENSE, vocab_size=tokenizer.vocab_size, max_positions=TOKENS)

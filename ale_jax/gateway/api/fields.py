@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+MAX_EFFORT = 64  # letters of a word for it
 MAX_TOOLS = 1024  # agents with servers of tools offer hundreds
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ale_jax.gateway.api.fields import MAX_TOOLS, Fields, not_text
+from ale_jax.gateway.api.fields import MAX_EFFORT, MAX_TOOLS, Fields, not_text
 from ale_jax.gateway.api.openai_fields import MAX_TOP_LOGPROBS, SamplingFields
 from ale_jax.gateway.api.tools import (
     CustomFormat,
@@ -127,6 +127,8 @@ class ChatBody(SamplingFields):
     response_format: ResponseFormat = ResponseFormat()
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    reasoning_effort: Annotated[str, Field(max_length=MAX_EFFORT)] = ""
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] = 0
 
@@ -148,6 +150,8 @@ def chat_request(body: ChatBody) -> ChatRequest:
             body.max_completion_tokens or body.max_tokens,
             body.top_logprobs if body.logprobs else None,
         ),
+        variables=body.chat_template_kwargs,
+        effort=body.reasoning_effort,
         stream=body.stream,
         with_usage=body.with_usage,
         unseen=tuple(unseen),

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from ale_jax.gateway.api.fields import MAX_TOOLS, Fields
+from ale_jax.gateway.api.fields import MAX_EFFORT, MAX_TOOLS, Fields
 from ale_jax.gateway.api.openai_chat import token_logprob
 from ale_jax.gateway.api.responses_items import FindReply, Item, Told
 from ale_jax.gateway.api.responses_tools import (
@@ -48,6 +48,10 @@ class TextOptions(Fields):
     format: TextFormat = TextFormat()
 
 
+class Reasoning(Fields):
+    effort: Annotated[str, Field(max_length=MAX_EFFORT)] = ""
+
+
 class ResponsesBody(Fields):
     """A request. Fields that are not listed are ignored."""
 
@@ -65,6 +69,7 @@ class ResponsesBody(Fields):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     text: TextOptions = TextOptions()
+    reasoning: Reasoning = Reasoning()
     stream: bool | None = False
     store: bool | None = True
 
@@ -97,6 +102,7 @@ def chat_request(
             top_p=body.top_p,
             top_logprobs=body.top_logprobs or None,
         ),
+        effort=body.reasoning.effort,
         stream=bool(body.stream),
         unseen=tuple(told.unseen),
     )

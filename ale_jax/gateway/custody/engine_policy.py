@@ -13,6 +13,7 @@ from ale_jax.config.engine import Sampling
 from ale_jax.engine.request import Guide, InferenceEngine, RequestOptions, Sampled, StopChecker
 from ale_jax.gateway.custody.constraints import Grammar, GrammarAndBias, LogitsBias
 from ale_jax.gateway.custody.sampling_masks import MaskTable
+from ale_jax.gateway.custody.token_tree import NO_VARIABLES
 from ale_jax.gateway.formats.families import format_named, format_of
 from ale_jax.gateway.formats.reply import plain_text, special
 from ale_jax.gateway.json_values import value_or_text
@@ -106,17 +107,21 @@ class ChatRender:
         tools: Sequence[Mapping[str, Any]],
         after: np.ndarray | None,
         reply: ChatMessage | None = None,
+        variables: Mapping[str, Any] = NO_VARIABLES,
     ) -> np.ndarray:
+        tokenizer = self._tokenizer.with_variables(variables) if variables else self._tokenizer
         shown, offered = list(map(for_template, messages)), list(tools) or None
         if after is None:
-            return self._tokenizer.prompt_ids(shown, True, offered)
+            return tokenizer.prompt_ids(shown, True, offered)
         calls = [_callfor_template(call) for call in reply.tool_calls] if reply else ()
-        return self._tokenizer.following_ids(shown, int(after[-1]), calls, offered)
+        return tokenizer.following_ids(shown, int(after[-1]), calls, offered)
 
 
 def language_of(tokenizer: ChatTokenizer) -> Language:
     tokens = dict(tokenizer.added_tokens)
-    name = format_of(tokenizer.chat_template, tokens)
+    # Tools are told in words to a template that has no place for them (model.told_tools).
+    has_calls = tokenizer.has_calls
+    name = format_of(tokenizer.chat_template, tokens) if has_calls else "plain_json"
 
     def marked_text(ids: np.ndarray) -> str:
         pieces = tokenizer.pieces(ids)
@@ -134,7 +139,15 @@ def language_of(tokenizer: ChatTokenizer) -> Language:
             raise ValueError("an empty prompt: there is nothing to go on with")
         return ids.astype(np.int32)
 
-    return Language(format_named(name), marked_text, tokens, prompt_ids, tokenizer.token_bytes)
+    return Language(
+        format_named(name),
+        marked_text,
+        tokens,
+        prompt_ids,
+        tokenizer.token_bytes,
+        tokenizer.variables,
+        lambda variables: tokenizer.with_variables(variables).opens_thoughts,
+    )
 
 
 def for_template(message: ChatMessage) -> dict[str, Any]:

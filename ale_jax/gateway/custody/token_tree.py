@@ -18,7 +18,7 @@ import dataclasses
 import itertools
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -37,6 +37,7 @@ from ale_jax.gateway.messages import (
 )
 from ale_jax.worlds.replies import Reply
 
+NO_VARIABLES: Mapping[str, Any] = {}
 BranchChoice = Literal["all", "longest", "leaf"]
 
 
@@ -49,11 +50,12 @@ class Render(Protocol):
         tools: Sequence[dict[str, Any]],
         after: np.ndarray | None,
         reply: ChatMessage | None = None,
+        variables: Mapping[str, Any] = NO_VARIABLES,
     ) -> np.ndarray:
         """The ids of `messages`, up to the policy's next token.
 
         after: the reply of the policy that they follow; None if they begin a conversation. If it
-        was cut off, its end comes first. reply: what it says.
+        was cut off, its end comes first. reply: what it says. variables: of the chat template.
 
         ValueError if the model's template refuses them.
         """
@@ -93,13 +95,14 @@ class TokenTree:
         messages: Sequence[ChatMessage],
         tools: Sequence[dict[str, Any]] = (),
         is_retry: bool = False,
+        variables: Mapping[str, Any] = NO_VARIABLES,
     ) -> Call:
         """Returns a call with these messages, which are the whole conversation as the agent tells
-        it. is_retry: as in `Call`.
+        it. is_retry: as in `Call`. variables: of the chat template.
 
         ValueError if there are none, or the policy's turn is over.
         """
-        call = self.place(messages, tools)
+        call = self.place(messages, tools, variables)
         call.is_retry = is_retry
         with self._lock:
             self._count(call)
@@ -113,12 +116,17 @@ class TokenTree:
             self._count(call)
         return call
 
-    def place(self, messages: Sequence[ChatMessage], tools: Sequence[dict[str, Any]] = ()) -> Call:
+    def place(
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[dict[str, Any]] = (),
+        variables: Mapping[str, Any] = NO_VARIABLES,
+    ) -> Call:
         """Returns a call as `begin` does, without counting it, as it is not made."""
         messages = without_volatile_headers(messages)
         if not messages or messages[-1].role == "assistant":
             raise ValueError("the last message must be one that the policy can answer")
-        start = tools_key(tools)
+        start = tools_key(tools, variables)
         keys = path_keys(start, messages)
         with self._lock:
             _, known = self._parent(keys)
@@ -130,21 +138,22 @@ class TokenTree:
                 told = (*messages[:known], *told)
                 # Unless the template refuses two messages of the policy in a row.
                 with contextlib.suppress(ValueError):
-                    return self._placed(path_keys(start, told), told, tools)
-        return self._placed(keys, messages, tools)
+                    return self._placed(path_keys(start, told), told, tools, variables)
+        return self._placed(keys, messages, tools, variables)
 
     def _placed(
         self,
         keys: Sequence[bytes],
         messages: Sequence[ChatMessage],
         tools: Sequence[dict[str, Any]],
+        variables: Mapping[str, Any],
     ) -> Call:
         """keys: of the messages, as from `path_keys`. ValueError as from `Render`."""
         with self._lock:
             parent, known = self._parent(keys)
         new = tuple(messages[known:])
         after, reply = (None, None) if parent is None else (parent.answer.ids, parent.reply)
-        prompt_ids = np.asarray(self._render(new, tools, after, reply), np.int32)
+        prompt_ids = np.asarray(self._render(new, tools, after, reply, variables), np.int32)
         pairs = zip(keys[known:], messages[known + 1 :])
         retold = tuple((key, message) for key, message in pairs if message.role == "assistant")
         return Call(parent, new, prompt_ids, keys[-1], has_tools=bool(tools), retold=retold)

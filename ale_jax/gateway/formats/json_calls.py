@@ -18,6 +18,7 @@ from ale_jax.gateway.formats.reply import (
     preview_text,
     read_json,
     special,
+    split_marked,
     without_marks,
 )
 from ale_jax.gateway.messages import ToolCall
@@ -119,28 +120,28 @@ class PlainJson:
     """For models that were taught no format: an object at the end of the reply, bare or in a fence,
     which names a tool that there is."""
 
-    markers, thoughts = ("{", "```"), None
+    markers, thoughts = ("{", "```", THINK), THOUGHTS
 
     def call_grammar(self, tools: Tools, tokens: Tokens, several: bool) -> str:
         """Returns the grammar of one call, which is all that the format has."""
         return "\n".join(["start: body", call_bodies(tools)])
 
     def parse(self, text: str, tools: Tools) -> ParsedReply:
-        text = without_marks(text)
+        reasoning, text = split_marked(text, THOUGHTS)
         before, brace, after = text.partition("{")
         if not brace:
-            return ParsedReply(text.strip())
+            return ParsedReply(text.strip(), reasoning)
         try:
             body, rest = read_json(brace + after)
             call = call_of(body)
         except NotACall:
-            return ParsedReply(text.strip())  # an answer may have braces
+            return ParsedReply(text.strip(), reasoning)  # an answer may have braces
         if call.name not in tools or rest.replace("```", "").strip():
-            return ParsedReply(text.strip())
+            return ParsedReply(text.strip(), reasoning)
         content = before.rstrip()
         for fence in FENCES:
             content = content.removesuffix(fence)
-        return ParsedReply(content.strip(), calls=(call,))
+        return ParsedReply(content.strip(), reasoning, (call,))
 
     def preview(self, text: str) -> Preview:
-        return preview_text(text, self.markers)
+        return preview_tagged(text, self.markers)

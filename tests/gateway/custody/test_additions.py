@@ -76,7 +76,7 @@ def test_what_is_no_addition_is_another_message(tree):
 
 
 def test_a_template_that_refuses_two_messages_of_the_policy_in_a_row_forks():
-    def strict(messages, tools, after, reply=None):
+    def strict(messages, tools, after, reply=None, variables=()):
         roles = [*(["assistant"] if after is not None else []), *(m.role for m in messages)]
         if ("assistant", "assistant") in itertools.pairwise(roles):
             raise ValueError("roles must alternate")

@@ -1,0 +1,29 @@
+"""A tokenizer's files, and the chat templates that they have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ale_jax.model.tokenizer_library import transformers
+from ale_jax.model.weights.gguf_tokenizer import read_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+def read_folder(path: Path) -> PreTrainedTokenizerFast:
+    """Reads the tokenizer of a folder, or of a .gguf file. Errors of any type if it is damaged."""
+    if path.is_file():
+        return read_tokenizer(path)
+    found = transformers().AutoTokenizer.from_pretrained(str(path), local_files_only=True)
+    if not isinstance(found, transformers().PreTrainedTokenizerFast):
+        raise ValueError("it is not written for the tokenizers library")
+    return found
+
+
+def named_templates(tokenizer: PreTrainedTokenizerFast) -> Mapping[str, str]:
+    """Returns the chat templates by name, if there are several."""
+    template = tokenizer.chat_template
+    return template if isinstance(template, dict) else {}
