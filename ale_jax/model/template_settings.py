@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jinja2 import nodes
 from jinja2.meta import find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -25,6 +26,7 @@ GIVEN = frozenset(
 )
 TODAY = "strftime_now"
 _TODAYS = re.compile(TODAY + r"\s*\(\s*(['\"])([^'\"]*)\1\s*\)")
+_IS_NONE = re.compile(r"(\bmessage(?:\.content|\[['\"]content['\"]\])) is(?= (?:not )?none\b)")
 # Blocks of transformers' own, which jinja2 does not know.
 _GENERATION = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")
 
@@ -61,11 +63,13 @@ class TemplateSettings:
         """Returns the settings with more variables, or others of the same names."""
         return dataclasses.replace(self, variables={**self.variables, **variables})
 
-    def pinned(self, template: str) -> str:
-        """Returns a chat template that writes this date where it would write today's. ValueError if
-        it writes the time in a form that it makes up."""
+    def adapted(self, template: str) -> str:
+        """Returns a chat template that writes this date where it would write today's, and that
+        finds no content in a message without any, as transformers leaves out what is None.
+        ValueError if it writes the time in a form that it makes up."""
         day = datetime.datetime.fromisoformat(self.date or _today())
         text = _TODAYS.sub(lambda found: json.dumps(day.strftime(found[2])), template)
+        text = _IS_NONE.sub(r"(\1 | default(none)) is", text)
         if f"{TODAY}(" in text.replace(" ", ""):
             raise ValueError(
                 f"the chat template calls {TODAY} with what is no text: no date is kept"
@@ -93,10 +97,20 @@ def variables_of(template: str) -> frozenset[str]:
     template is given, such as its tokens. ValueError if it is no template."""
     environment = ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"])
     try:
-        found = find_undeclared_variables(environment.parse(_GENERATION.sub("", template)))
+        tree = environment.parse(_GENERATION.sub("", template))
     except Exception as error:  # of jinja's parser
         raise ValueError(f"the chat template cannot be read: {error!s:.200}") from error
+    # What is set in some branch counts as undeclared, too: unless it is asked for, it is its own.
+    own = {name.name for name in tree.find_all(nodes.Name) if name.ctx == "store"}
+    found = find_undeclared_variables(tree) - (own - _asked_for(tree))
     return frozenset(name for name in found if not name.endswith("_token")) - GIVEN
+
+
+def _asked_for(tree: nodes.Template) -> set[str]:
+    """The names of which a template asks whether they are defined, or that have a default."""
+    tested = [each.node for each in tree.find_all(nodes.Test) if each.name == "defined"]
+    tested += [each.node for each in tree.find_all(nodes.Filter) if each.name in ("default", "d")]
+    return {each.name for each in tested if isinstance(each, nodes.Name)}
 
 
 def check_variables(

@@ -28,6 +28,7 @@ from tokenizers import (
 from ale_jax.model.chat_render import ChatRenderer
 from ale_jax.model.piece_encoder import PieceEncoder
 from ale_jax.model.slots import Message
+from ale_jax.model.template_dialect import Dialect
 from ale_jax.model.template_settings import (
     NO_SETTINGS,
     TODAY,
@@ -212,7 +213,7 @@ class ChatTokenizer:
     def _make_renderers(self) -> None:
         names, names_marker = self._special.values(), self._encoder.names_marker
         check_variables(self._settings.variables, self.variables, names_marker)
-        self._pinned = lru_cache(self._settings.pinned)
+        self._adapted = lru_cache(self._settings.adapted)
         self._renderer = ChatRenderer(self._render, names, names_marker)
         self._tool_renderer = self._renderer
         if TOOL_USE in named_templates(self._tokenizer):
@@ -224,9 +225,9 @@ class ChatTokenizer:
         return self._renderer.prompt.rstrip().endswith(THINK)
 
     @property
-    def has_calls(self) -> bool:
-        """Whether the chat template writes calls of tools."""
-        return self._tool_renderer.dialect.has_calls
+    def dialect(self) -> Dialect:
+        """How the chat template takes messages and tools."""
+        return self._tool_renderer.dialect
 
     @property
     def chat_template(self) -> str:
@@ -381,9 +382,9 @@ class ChatTokenizer:
     def _render(self, messages: list[Message], tools: Any, add_generation_prompt: bool) -> str:
         template = self._tokenizer.get_chat_template(None, tools)
         text = self._tokenizer.apply_chat_template(
-            messages,
+            [*map(dict, messages)],
             tools=tools,
-            chat_template=self._pinned(template) if TODAY in template else template,
+            chat_template=self._adapted(template),
             add_generation_prompt=add_generation_prompt,
             tokenize=False,
             **self._settings.variables,

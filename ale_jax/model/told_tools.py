@@ -12,15 +12,19 @@ from typing import Any
 
 BETWEEN = "\n\n"
 INTRODUCTION = "You may call these functions, which are described in JSON:"
-EXAMPLE = '{"name": "...", "arguments": {...}}'
-HOW_TO_CALL = f"To call one, end your reply with this object, and nothing behind it: {EXAMPLE}"
+JSON_CALL = '{"name": "...", "arguments": {...}}'
+HOW_TO_CALL = f"To call one, end your reply with this object, and nothing behind it: {JSON_CALL}"
+AS_TAUGHT = "To call one, write:\n"
 RESULT = "Result of the call:\n"
 
 Message = Mapping[str, Any]  # as transformers' chat templates take it
 
 
-def with_tools_told(messages: Sequence[Message], tools: Sequence[Any]) -> list[Message]:
+def with_tools_told(
+    messages: Sequence[Message], tools: Sequence[Any], example: str = ""
+) -> list[Message]:
     """Returns the messages of a conversation that begins, with the tools in the system message.
+    example: a call as the template writes it; "" if it writes none.
 
     Example:
         >>> told = with_tools_told([{"role": "user", "content": "Hi"}], [{"name": "ls"}])
@@ -28,7 +32,8 @@ def with_tools_told(messages: Sequence[Message], tools: Sequence[Any]) -> list[M
         ['system', 'user']
     """
     described = (json.dumps(tool, ensure_ascii=False) for tool in tools)
-    text = BETWEEN.join([INTRODUCTION, "\n".join(described), HOW_TO_CALL])
+    how = f"{AS_TAUGHT}{example}" if example else HOW_TO_CALL
+    text = BETWEEN.join([INTRODUCTION, "\n".join(described), how])
     has_system = bool(messages) and messages[0]["role"] == "system"
     said = [messages[0]["content"]] if has_system else []
     return [{"role": "system", "content": BETWEEN.join([*said, text])}, *messages[has_system:]]

@@ -74,6 +74,20 @@ def test_what_a_template_does_not_read_is_refused(tmp_path, variables, said):
         ChatTokenizer.load(folder).with_variables(variables)
 
 
+def test_what_a_template_sets_itself_is_no_variable_unless_it_asks_for_it():
+    asks = "{% if thinking is not defined %}{% set thinking = false %}{% endif %}{{ thinking }}"
+    sets = "{% if messages %}{% set role = 'a' %}{% endif %}{{ role }}"
+    assert variables_of(asks + sets + "{{ effort | default('low') }}") == {"thinking", "effort"}
+
+
+def test_a_message_without_content_has_none():
+    text = "{% if message['content'] is not none %}a{% endif %}{{ message.content is none }}"
+    assert TemplateSettings().adapted(text) == (
+        "{% if (message['content'] | default(none)) is not none %}a{% endif %}"
+        "{{ (message.content | default(none)) is none }}"
+    )
+
+
 def test_variables_are_found_in_templates_with_blocks_of_transformers():
     text = (
         "{% generation %}{{ a }}{% endgeneration %}{% for m in messages %}{% break %}{% endfor %}"
@@ -113,7 +127,7 @@ def test_a_date_is_one():
     assert checked_date("2026-07-31") == "2026-07-31" and checked_date("") == ""
     with pytest.raises(ValueError, match=r"tokenizer.date '31.7.'"):
         checked_date("31.7.")
-    pinned = TemplateSettings(date="2026-07-31").pinned
+    pinned = TemplateSettings(date="2026-07-31").adapted
     assert pinned("{{ strftime_now ( '%d %b' ) }}") == '{{ "31 Jul" }}'
     with pytest.raises(ValueError, match="no date is kept"):
         pinned("{{ strftime_now(format) }}")

@@ -120,7 +120,7 @@ class ChatRender:
 def language_of(tokenizer: ChatTokenizer) -> Language:
     tokens = dict(tokenizer.added_tokens)
     # Tools are told in words to a template that has no place for them (model.told_tools).
-    has_calls = tokenizer.has_calls
+    has_calls = tokenizer.dialect.has_calls
     name = format_of(tokenizer.chat_template, tokens) if has_calls else "plain_json"
 
     def marked_text(ids: np.ndarray) -> str:
