@@ -37,7 +37,7 @@ MADE_ELSEWHERE = (
     *("config.json", "metrics.jsonl", "evaluations.json", "events.jsonl", "trajectories.jsonl"),
     *("summary.json", "report.html", "traceback.txt", "stacks.txt", "library.log"),
     *("reward.txt", "reward.json", "episodes.jsonl", "world_digests.json"),
-    *("build.sh", "run-tests.sh"),
+    *("build.sh", "run-tests.sh", "generation_config.json"),
     *("envs/shell/families/NAME", "envs/NAME", "utils.py"),
 )
 # A quoted word is a path if it begins or ends like one.

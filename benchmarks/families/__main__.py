@@ -4,6 +4,8 @@
 
 compile: CPU seconds until the optimizer's update of 30 layers is compiled, divided by those of
 `optax.adamw` alone, of the same weights.
+templates: conversations whose ids are those of transformers, for the tokenizers that `make
+tokenizers` has fetched.
 """
 
 from __future__ import annotations
@@ -15,10 +17,13 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.credit_step import about
-from benchmarks.families import update_compile
+from benchmarks.families import templates, update_compile
 
 # Name -> the part that prints a table and returns its figures. The argument is `--quick`.
-PARTS: dict[str, Callable[[bool], dict[str, Any]]] = {"compile": update_compile.measure}
+PARTS: dict[str, Callable[[bool], dict[str, Any]]] = {
+    "compile": update_compile.measure,
+    "templates": templates.measure,
+}
 
 
 def main(arguments: list[str]) -> int:
