@@ -249,8 +249,8 @@ def _serve(resolve: Resolve, options: flags.FlagValues) -> int:
     path = Path(options.workdir).resolve() if options.workdir else None
     address = options.host, options.port
     with contextlib.suppress(KeyboardInterrupt), serving(config, path, *address) as at:
-        print(f"replies are sampled with {at.sampled}, unless a request says otherwise")
-        print(f"{at.policy} answers at {at.url} to clients with the key {at.key}", flush=True)
+        print(f"{at.policy} answers at {at.url} to clients with the key {at.key}")
+        print(f"replies are sampled with {at.sampled}, unless a request says otherwise", flush=True)
         at.wait()
     return 0
 
