@@ -43,11 +43,11 @@ class Rows(Finite):
         """Returns the rows by split and name. ValueError, with the line, for one that is damaged,
         or named as an earlier one."""
         rows, *others = (self._read(files) for files in self.parts())
-        contents = {name: self._content(row) for name, row in rows.items()}
+        contents = {name: self.content(row) for name, row in rows.items()}
         if not others:
             return divided(rows, contents, self.eval_share)
         (evaluated,) = others
-        kept = set(map(self._content, evaluated.values()))
+        kept = set(map(self.content, evaluated.values()))
         return {TRAIN: {k: r for k, r in rows.items() if contents[k] not in kept}, EVAL: evaluated}
 
     def parts(self) -> Sequence[Sequence[Path]]:
@@ -59,8 +59,8 @@ class Rows(Finite):
         for number, line in enumerate(file.read_bytes().splitlines(), 1):
             yield line_of(file, number, line)
 
-    def _content(self, row: Row) -> bytes:
-        """What an item says, its name apart."""
+    def content(self, row: Row) -> bytes:
+        """Returns what an item says, its name apart."""
         told = {column: value for column, value in row.items() if column != self.name}
         return json.dumps(told, sort_keys=True, default=str).encode()
 

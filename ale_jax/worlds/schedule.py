@@ -13,6 +13,7 @@ from ale_jax.data.quotas import Quotas
 from ale_jax.records import EpisodeKey, Task
 from ale_jax.worlds.families import Families, families_of
 from ale_jax.worlds.items import EVAL, TRAIN
+from ale_jax.worlds.meeting import require_apart
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,19 +60,30 @@ class Schedule:
         return [self.families[name].first() for name in names]
 
     def check(self, config: RunConfig) -> None:
-        """Raises ValueError if a family has too few items for what the config asks of it."""
+        """Raises ValueError if a family has too few items for what the config asks of it, or trains
+        on rows that another one evaluates."""
         for name in self.train_families:
             self._require(name, TRAIN, 1, "trained on")
         for name in (*self.train_families, *(self.held_out_families)):
             self._require(name, EVAL, 1, "evaluated")
+        self._require_apart(self.train)
         if not (warm := config.warm_start).max_steps:
             return
+        self._require_apart(self.demonstrated)
         names = self.families.of(*self.demonstrated)
         if not names:
             return
         each = warm.transcripts_per_family + -(-warm.probe_tasks // len(names))
         for name in names:
             self._require(name, TRAIN, each, "demonstrated and probed in the warm start")
+
+    def _require_apart(self, learned: Sequence[Domain]) -> None:
+        played = (*self.train, *self.held_out)
+        trained, evaluated = (
+            [self.families[name] for name in self.families.of(*domains)]
+            for domains in (learned, played)
+        )
+        require_apart(trained, evaluated)
 
     def is_evaluated(self, family: str, item: int | str) -> bool:
         """Returns whether an item may be played in the run's evaluations, so that nothing may be
