@@ -80,8 +80,8 @@ RUN_BY = {
     " --config.rl.alpha=0.5": "tests/test_launch.py",
     "python -m ale_jax.model.weights.convert MODEL.gguf DIR --experts=8"
     " --experts-per-token=2": "tests/model/weights/test_convert.py",
-    "python -m ale_jax.launch plan --config=configs/qwen2_5_coder_0_5b_moe.py": (
-        "tests/test_configs.py"
+    "ale-jax --config=smoke_weights --config.weights=MODEL --workdir=runs/mine": (
+        "tests/test_wheel.py"
     ),
     "ale-jax eval --config=quickstart --workdir=runs/quickstart --out=evals/first": (
         "tests/system/test_eval_command.py"
