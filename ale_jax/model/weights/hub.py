@@ -43,6 +43,10 @@ def locate(source: str | Path, *, weights: bool = True) -> Path:
     if not is_name(source):
         return Path(source)
     folder = _fetch(str(source), DESCRIPTIONS)
+    if not any((folder / name).is_file() for name in ("config.json", "tokenizer.json")):
+        name, _ = split(str(source))
+        remedy = f"name another, or give a .gguf file of it: `hf download {name} FILE.gguf`"
+        raise _error(str(source), "it has no config.json and no tokenizer.json", remedy)
     return _fetch(str(source), (*DESCRIPTIONS, *_weight_files(folder))) if weights else folder
 
 

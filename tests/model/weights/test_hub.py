@@ -109,6 +109,18 @@ def test_weights_in_one_file_need_no_index(folder, run):
     assert {"model.safetensors"} == {f for f in files_of(path) if f.endswith(".safetensors")}
 
 
+def test_a_model_in_another_format_says_how_to_get_it(tmp_path, run):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "tiny-q4.gguf").write_text("weights")
+    with served_hub(tiny=Model(tmp_path / "model", {"main": FIRST})) as hub:
+        error = run("locate('org/tiny')", HF_ENDPOINT=hub.url)
+        assert hub.fetched == []
+    assert (
+        "no tokenizer.json: name another, or give a .gguf file of it: `hf download org/tiny"
+        in error
+    )
+
+
 def test_a_revision_is_a_branch_or_a_commit_and_names_are_pinned_to_commits(folder, run):
     calls = [f"pinned({name!r})" for name in ("org/tiny", "org/tiny@v2", f"org/tiny@{SECOND}")]
     with served_hub(tiny=Model(folder, {"main": FIRST, "v2": SECOND})) as hub:
