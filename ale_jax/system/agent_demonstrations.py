@@ -21,7 +21,7 @@ from ale_jax.engine.request import Sampled
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.conversations import StopChecker
 from ale_jax.gateway.custody.calls import Call
-from ale_jax.gateway.custody.engine_policy import ChatRender, language_of
+from ale_jax.gateway.custody.engine_policy import ChatRender, for_template, language_of
 from ale_jax.gateway.custody.token_tree import NO_VARIABLES, TokenTree
 from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
 from ale_jax.gateway.episodes import Episodes
@@ -29,6 +29,7 @@ from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import SampleOptions
 from ale_jax.gateway.server import served
 from ale_jax.model.tokenizer import ChatTokenizer
+from ale_jax.recorded.conversation import with_calls
 from ale_jax.records import EpisodeKey, Task
 from ale_jax.sandbox.blocking import BlockingSandbox
 from ale_jax.worlds.api import Message
@@ -108,11 +109,18 @@ class _Demonstration:
         self._render = _NotingRender(tokenizer)
         self._episode = GatewayEpisode(
             TokenTree(self._render),
-            Script([tokenizer.reply_ids(text) for text in self._replies]),
+            Script([self._reply_ids(tokenizer, text) for text in self._replies]),
             language_of(tokenizer),
             lambda number: np.zeros(2, np.uint32),
             EpisodeOptions(obeys=False, max_replies=len(self._replies)),
         )
+
+    def _reply_ids(self, tokenizer: ChatTokenizer, text: str) -> np.ndarray:
+        """A reply of the oracle as the family of a model that is given writes its calls."""
+        if not self._family.in_template:
+            return tokenizer.reply_ids(text)
+        (told,) = with_calls([ChatMessage("assistant", text)])
+        return tokenizer.turn_ids(for_template(told))
 
     def play(
         self, box: BlockingSandbox, agent: ExternalAgent, episodes: Episodes, url: str

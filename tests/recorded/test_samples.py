@@ -15,7 +15,13 @@ from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.recorded.formats import conversation_of
 from ale_jax.recorded.samples import Dropped, exchanges_of, sample_of
 from ale_jax.system.agent_demonstrations import Script
-from tests.model.chat_families import FAMILIES
+from tests.model.chat_families import (
+    CHATML,
+    CHATML_SPECIAL,
+    FAMILIES,
+    QWEN_OTHERS,
+    byte_level,
+)
 from tests.recorded.made import NUM_REPLIES, TOOLS, USER, WITH_TOOLS, call, ours, result, said
 
 WIDE = Shape(microbatch_rows=1, pack_length=4096, chunks_per_pack=8)
@@ -104,8 +110,10 @@ def test_a_reply_of_which_the_template_leaves_out_a_part_is_dropped(family):
 
 
 def test_a_reply_that_the_template_does_not_begin_as_its_prompt_is_dropped():
+    opened = CHATML.replace("'<|im_start|>assistant\\n'", "'<|im_start|>assistant\\n<think>\\n'")
+    thinking = ChatTokenizer(byte_level(opened, CHATML_SPECIAL, QWEN_OTHERS)())
     with pytest.raises(Dropped, match="in another form than its prompt"):
-        exchanges_of(conversation_of(SHORT), ChatTokenizer(FAMILIES["harmony"]()))
+        exchanges_of(conversation_of(SHORT), thinking)
 
 
 def test_a_reply_with_thoughts():
