@@ -66,6 +66,7 @@ def test_a_small_model_is_copied_to_all_devices(new):
 def test_a_large_one_is_divided_over_them(new):
     config = new(LARGE, "16xh200")
     assert config.mesh.fsdp * config.mesh.expert * config.mesh.tensor == 16
+    assert config.learn.microbatch_rows == 32, "16 x 8 episodes of 1,024 tokens fill no more"
     assert make_plan(config).total < CHIPS["h200"] * GIB
 
 
