@@ -110,12 +110,10 @@ def test_a_reply_of_which_the_template_leaves_out_a_part_is_dropped(family):
 
 
 def test_a_reply_that_the_template_does_not_begin_as_its_prompt_is_dropped():
-    base = FAMILIES["hermes"]()
-    begun = "'<|im_start|>assistant\\n'"
-    assert base.chat_template.count(begun) == 1
-    base.chat_template = base.chat_template.replace(begun, begun[:-1] + "Well, '")
+    opened = CHATML.replace("'<|im_start|>assistant\\n'", "'<|im_start|>assistant\\n<think>\\n'")
+    thinking = ChatTokenizer(byte_level(opened, CHATML_SPECIAL, QWEN_OTHERS)())
     with pytest.raises(Dropped, match="in another form than its prompt"):
-        exchanges_of(conversation_of(SHORT), ChatTokenizer(base))
+        exchanges_of(conversation_of(SHORT), thinking)
 
 
 def test_a_reply_with_thoughts():
