@@ -247,8 +247,9 @@ def _serve(resolve: Resolve, options: flags.FlagValues) -> int:
 
     config = resolve()
     path = Path(options.workdir).resolve() if options.workdir else None
-    address = options.host, options.port
-    with contextlib.suppress(KeyboardInterrupt), serving(config, path, *address) as at:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
+    address, say = (options.host, options.port), functools.partial(print, file=sys.stderr)
+    with contextlib.suppress(KeyboardInterrupt), serving(config, path, *address, say=say) as at:
         print(f"{at.policy} answers at {at.url} to clients with the key {at.key}")
         print(f"replies are sampled with {at.sampled}, unless a request says otherwise", flush=True)
         at.wait()

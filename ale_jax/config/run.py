@@ -17,6 +17,7 @@ from ale_jax.config.optimizer import OptimizerHypers
 from ale_jax.config.preferences import PreferencesConfig
 from ale_jax.config.resampling import ResamplingHypers
 from ale_jax.config.rollout import A_DAY, DeadlinesConfig, RolloutConfig
+from ale_jax.config.serve import ServeConfig
 from ale_jax.config.setting import Settings, section, setting
 from ale_jax.config.worlds import Domain, EvalConfig, WarmStartConfig, WorldsConfig
 from ale_jax.sandbox.spec import SandboxSpec
@@ -144,6 +145,7 @@ class RunConfig(Settings):
     eval: EvalConfig = section(EvalConfig)
     checkpoint: CheckpointConfig = section(CheckpointConfig)
     deadlines: DeadlinesConfig = section(DeadlinesConfig)
+    serve: ServeConfig = section(ServeConfig)
 
     @property
     def demonstrated(self) -> tuple[Domain, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 import threading
 from collections.abc import Iterator
@@ -74,8 +75,11 @@ class _Punctual(HttpToolsProtocol):
 
 
 @contextlib.contextmanager
-def served(app: ASGIApp, host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """Yields the base URL while it serves. port: 0 for one that is free.
+def served(
+    app: ASGIApp, host: str = "127.0.0.1", port: int = 0, leave_seconds: float = LEAVE_S
+) -> Iterator[str]:
+    """Yields the base URL while it serves. port: 0 for one that is free. leave_seconds: how long it
+    waits at the end for calls in progress.
 
     ValueError if it cannot listen there.
     """
@@ -90,7 +94,7 @@ def served(app: ASGIApp, host: str = "127.0.0.1", port: int = 0) -> Iterator[str
             access_log=False,
             proxy_headers=False,  # nothing here asks whom a call came through
             limit_concurrency=MAX_CONNECTIONS,
-            timeout_graceful_shutdown=LEAVE_S,
+            timeout_graceful_shutdown=math.ceil(leave_seconds),
             timeout_keep_alive=KEEP_ALIVE_S,
         )
         server = uvicorn.Server(config)

@@ -155,7 +155,8 @@ def _player(config: RunConfig, options: Options, sampling: Sampling) -> Iterator
     if given.startswith(FOLDER):
         source = given.removeprefix(FOLDER)
         weights = pinned(source) if is_name(source) else str(Path(source).resolve())
-        with serving(config_with_weights(config, weights), None, "127.0.0.1", 0) as policy:
+        weighed = config_with_weights(config, weights)
+        with serving(weighed, None, "127.0.0.1", 0, as_in_run=True) as policy:
             endpoint = Endpoint(policy.url, config.name, policy.key)
             with _by_endpoint(config, options, sampling, endpoint) as play:
                 yield given, play

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import numpy as np
 
+from ale_jax.config.engine import PLAIN
 from ale_jax.config.run import RunConfig
+from ale_jax.config.serve import AUTO
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.engines import Engines
 from ale_jax.gateway.app import make_app
@@ -23,7 +26,7 @@ from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.server import served
 from ale_jax.model.params import Params
 from ale_jax.model.replicas import engine_meshes, make_sampling_copy
-from ale_jax.model.sharding import make_mesh
+from ale_jax.model.sharding import make_mesh, num_data_shards
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.authors_sampling import Defaults, serving_defaults
@@ -35,6 +38,7 @@ from ale_jax.system.workdir import Workdir
 
 CALLS_PER_PLACE = 16  # in progress or waiting, for each conversation that the engine has room for
 REMEMBERED = 4096  # calls whose ids are kept for those that continue them
+ANSWER_S = 5.0  # for the answers to calls that did not finish, when the server is closed
 LOOK_S = 1.0  # between two looks at the engines
 
 
@@ -64,9 +68,20 @@ class _Policy(NamedTuple):
 
 
 @contextlib.contextmanager
-def serving(config: RunConfig, path: Path | None, host: str, port: int) -> Iterator[Serving]:
+def serving(
+    config: RunConfig,
+    path: Path | None,
+    host: str,
+    port: int,
+    as_in_run: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> Iterator[Serving]:
     """Serves the newest policy of the run in `path`, or the weights that the config names if that
-    is None, within the block. port: 0 for a free one.
+    is None, within the block. port: 0 for a free one. At its end, calls in progress may finish for
+    `serve.finish_seconds`; then they are answered with 503.
+
+    as_in_run: with the sizes and the type of the run's engine, for as many episodes.
+    say: is told what is compiled, before and after.
 
     ValueError if there is none, or another process uses the folder.
     """
@@ -74,9 +89,12 @@ def serving(config: RunConfig, path: Path | None, host: str, port: int) -> Itera
     found = _given(config) if path is None else _newest(config, path)
     told = Defaults(config.eval_sampling, "config.eval_sampling")
     sampled = serving_defaults(config) if path is None else told
-    engines, tokenizer, name = _open_engines(config, found), found.tokenizer, found.name
+    if not as_in_run:
+        config = _sized(config)
+    each, tokenizer, name = _open_engines(config, found), found.tokenizer, found.name
     del found  # if the engines have copies, its weights take memory
-    with contextlib.closing(engines):
+    with contextlib.closing(Engines(each)) as engines:
+        _compile(each, config, say)
         tree = TokenTree(ChatRender(tokenizer), REMEMBERED)
         policy = EnginePolicy(engines, tokenizer, sampled.sampling, config.rollout.max_reply_tokens)
         # Clients come and go, so that a conversation may never go on: half of the places are for
@@ -88,8 +106,31 @@ def serving(config: RunConfig, path: Path | None, host: str, port: int) -> Itera
         episodes = Episodes(CALLS_PER_PLACE * config.engine.max_sequences)
         key = episodes.open(GatewayEpisode(tree, policy, language, keys, options))
         app = make_app(episodes, config.name, engines.counts, engines.check)
-        with served(app, host, port) as url, spared_by_collector():
-            yield Serving(url, key, name, sampled, engines.check)
+        finish = config.serve.finish_seconds
+        late = threading.Timer(finish, engines.close)
+        try:
+            with served(app, host, port, finish + ANSWER_S) as url, spared_by_collector():
+                try:
+                    yield Serving(url, key, name, sampled, engines.check)
+                finally:
+                    late.start()
+        finally:
+            late.cancel()
+
+
+def _sized(config: RunConfig) -> RunConfig:
+    """Returns the config with the sizes and the type of `serve` in place of the run's."""
+    mesh, serve = make_mesh(config.mesh), config.serve
+    dtype = serve.compute_dtype
+    if dtype == AUTO:
+        on_cpu = mesh.devices.flat[0].platform == "cpu"
+        dtype = "float32" if on_cpu else config.learn.compute_dtype
+    meshes = engine_meshes(mesh, config.rollout.devices_per_engine)
+    return dataclasses.replace(
+        config,
+        learn=dataclasses.replace(config.learn, compute_dtype=dtype),
+        engine=serve.engine(config.engine, num_data_shards(meshes[0])),
+    )
 
 
 def _newest(config: RunConfig, path: Path) -> _Policy:
@@ -107,7 +148,7 @@ def _given(config: RunConfig) -> _Policy:
     return _Policy(config.weights, params, tokenizer)
 
 
-def _open_engines(config: RunConfig, found: _Policy) -> Engines:
+def _open_engines(config: RunConfig, found: _Policy) -> list[Engine]:
     policy, mesh = policy_shape(config, found.tokenizer.vocab_size), make_mesh(config.mesh)
     stored_as, devices = config.engine.weights, config.rollout.devices_per_engine
     copy = make_sampling_copy(policy, config.learn, mesh, stored_as, devices)
@@ -115,12 +156,24 @@ def _open_engines(config: RunConfig, found: _Policy) -> Engines:
     meshes = engine_meshes(mesh, devices)
     # Clients send whole histories, which may have lost their place, and go on in several ways.
     shape = dataclasses.replace(config.engine, share_replies=True)
-    return Engines(
-        [
-            Engine(policy, shape, stops, params, each)
-            for params, each in zip(weights, meshes, strict=True)
-        ]
+    return [
+        Engine(policy, shape, stops, params, each)
+        for params, each in zip(weights, meshes, strict=True)
+    ]
+
+
+def _compile(engines: Sequence[Engine], config: RunConfig, say: Callable[[str], None]) -> None:
+    """Lets each engine write one token, so that no client has to wait for its program."""
+    shape, dtype, start = config.engine, config.learn.compute_dtype, time.monotonic()
+    say(
+        f"compiling the engine for {shape.max_sequences} conversations of up to "
+        f"{shape.max_sequence_length} tokens at once, in {dtype}"
     )
+    for engine in engines:
+        conversation = engine.open()
+        engine.reply(conversation, np.zeros(1, np.int32), 1, PLAIN, _key(0, 0)).result()
+        engine.end(conversation)
+    say(f"compiled in {time.monotonic() - start:.0f} s")
 
 
 def _key(seed: int, number: int) -> np.ndarray:

@@ -1,5 +1,6 @@
 """`ale-jax serve`: clients talk to the newest policy of a run, until Ctrl-C."""
 
+import dataclasses
 import importlib
 import os
 import re
@@ -7,6 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import anthropic
 import httpx
@@ -14,6 +17,7 @@ import jax
 import openai
 import pytest
 
+from ale_jax.config.serve import ServeConfig
 from ale_jax.engine.engine import Engine
 from ale_jax.errors import RolloutsFailed
 from ale_jax.learn.checkpoint import Checkpoints
@@ -136,3 +140,47 @@ def test_a_server_whose_engine_has_failed_is_not_healthy_and_ends(config, workdi
         assert sick.status_code == 503 and "has none left" in sick.json()["error"]["message"]
         with pytest.raises(RolloutsFailed, match="has none left"):
             at.wait()
+
+
+@pytest.mark.parametrize("to_end", [signal.SIGINT, signal.SIGTERM])
+def test_calls_in_progress_finish_when_the_server_is_told_to_end(serve, workdir, to_end):
+    server, client = serve(f"--workdir={workdir}", called="step 3")
+    asked = {"model": "any", "messages": MESSAGES, "max_tokens": 200, "temperature": 1}
+    stream = client.chat.completions.create(**asked, stream=True, extra_body={"min_tokens": 200})
+    next(stream)
+    server.send_signal(to_end)
+    assert list(stream)[-1].choices[0].finish_reason == "length"
+    assert server.wait(60) == 0
+
+
+def test_calls_that_do_not_finish_in_time_are_told_so(config, workdir, monkeypatch):
+    begin, begun, said = Engine._begin, threading.Event(), []
+
+    def slowly(*args):
+        begun.set()
+        time.sleep(0.2)
+        return begin(*args)
+
+    hurried = dataclasses.replace(config, serve=ServeConfig(finish_seconds=0.1))
+    with ThreadPoolExecutor() as pool:
+        with serving(hurried, workdir, "127.0.0.1", 0, say=said.append) as at:
+            monkeypatch.setattr(Engine, "_begin", slowly)
+            begun.clear()
+            client = openai.OpenAI(base_url=at.url, api_key=at.key, max_retries=0)
+            asked = {"model": "any", "messages": MESSAGES, "extra_body": {"min_tokens": 200}}
+            call = pool.submit(client.chat.completions.create, **asked, max_tokens=200)
+            assert begun.wait(60)
+        with pytest.raises(openai.InternalServerError, match="engine closed") as refused:
+            call.result()
+    assert refused.value.status_code == 503
+    before, after = said
+    assert before.startswith(f"compiling the engine for {8 * jax.device_count()} conversations ")
+    assert before.endswith("in float32") and after.startswith("compiled in ")
+
+
+def test_a_server_has_places_and_pages_of_its_own(config):
+    sizes = ServeConfig(max_sequences=3).engine(config.engine, shards=2)
+    assert sizes.max_sequences == 6 and sizes.pages == 6 * config.engine.pages_per_sequence
+    assert sizes.max_sequence_length == config.engine.max_sequence_length
+    with pytest.raises(ValueError, match="prefill_tokens"):
+        ServeConfig(prefill_tokens=())
