@@ -6,6 +6,7 @@ compile: CPU seconds until the optimizer's update of 30 layers is compiled, divi
 `optax.adamw` alone, of the same weights.
 templates: conversations whose ids are those of transformers, for the tokenizers that `make
 tokenizers` has fetched.
+serve: CPU seconds until `serve` has answered its first call, divided by those with a run's sizes.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.credit_step import about
-from benchmarks.families import templates, update_compile
+from benchmarks.families import first_answer, templates, update_compile
 
 # Name -> the part that prints a table and returns its figures. The argument is `--quick`.
 PARTS: dict[str, Callable[[bool], dict[str, Any]]] = {
     "compile": update_compile.measure,
     "templates": templates.measure,
+    "serve": first_answer.measure,
 }
 
 
