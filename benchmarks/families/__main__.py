@@ -1,7 +1,9 @@
-"""What does a model of any family cost before it does something?
+"""Is a model of any family what its authors meant, and what does it cost before it acts?
 
     python -m benchmarks.families [--quick] [--only=PART,...]
 
+parity: tiny random models of each family: logits, gradient and export against transformers'.
+mutations: a thousand damaged or odd configurations: refused, or equal to transformers.
 compile: CPU seconds until the optimizer's update of 30 layers is compiled, divided by those of
 `optax.adamw` alone, of the same weights.
 templates: conversations whose ids are those of transformers, for the tokenizers that `make
@@ -18,10 +20,12 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.credit_step import about
-from benchmarks.families import first_answer, templates, update_compile
+from benchmarks.families import first_answer, mutations, parity, templates, update_compile
 
 # Name -> the part that prints a table and returns its figures. The argument is `--quick`.
 PARTS: dict[str, Callable[[bool], dict[str, Any]]] = {
+    "parity": parity.measure,
+    "mutations": mutations.measure,
     "compile": update_compile.measure,
     "templates": templates.measure,
     "serve": first_answer.measure,

@@ -16,7 +16,7 @@ from ale_jax.model.weights.load import open_checkpoint
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.checks import check_devices, config_with_weights, resolved_config
 from ale_jax.system.workdir import CHECKPOINTS_DIR, Workdir
-from tests.model.families.tiny import make_model
+from benchmarks.families.tiny import make_model
 from tests.model.shapes import LLAMA, MIXED, MOE, QWEN2, changed
 from tests.model.weights.families import random_params
 from tests.model.weights.gguf_files import write_gguf

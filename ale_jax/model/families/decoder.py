@@ -53,8 +53,9 @@ def rms(fields: Fields, **kind: Any) -> Norm:
     return Norm(fields.number("rms_norm_eps"), **kind)
 
 
-def attention(fields: Fields, **kind: Any) -> Attention:
-    """Returns full attention. kind: what differs from plain attention with a rotary embedding."""
+def attention(fields: Fields, *, partial: bool = False, **kind: Any) -> Attention:
+    """Returns full attention. partial: as for `rope`. kind: what differs from plain attention with
+    a rotary embedding."""
     width, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
     groups = fields.count("num_key_value_heads", heads)
     head_width = fields.count("head_dim", max(1, width // heads))
@@ -63,7 +64,7 @@ def attention(fields: Fields, **kind: Any) -> Attention:
             f"num_attention_heads {heads} must be a multiple of num_key_value_heads {groups}"
         )
     if "rope" not in kind:
-        kind["rope"] = rope(fields, head_width)
+        kind["rope"] = rope(fields, head_width, partial)
     kind.setdefault("scale", head_width**-0.5)
     return Attention(heads, groups, head_width, **kind)
 
@@ -116,14 +117,18 @@ def windowed(fields: Fields, full: Attention, types: list[str]) -> list[Attentio
     return [sliding if kind == SLIDING else full for kind in types]
 
 
-def rope(fields: Fields, head_width: int) -> Rope:
-    """Returns the rotary embedding, from the fields that transformers 5 or 4 writes."""
+def rope(fields: Fields, head_width: int, partial: bool = False) -> Rope:
+    """Returns the rotary embedding, from the fields that transformers 5 or 4 writes. partial: the
+    family reads partial_rotary_factor, which others ignore, and which is refused for them."""
     name = "rope_parameters" if fields.get("rope_parameters") else "rope_scaling"
-    return rope_of(fields, fields.part(name), head_width)
+    return rope_of(fields, fields.part(name), head_width, partial)
 
 
-def rope_of(fields: Fields, given: Fields, head_width: int) -> Rope:
+def rope_of(fields: Fields, given: Fields, head_width: int, partial: bool = False) -> Rope:
     """Returns the rotary embedding that a part of the file describes."""
+    if not partial:
+        given.require("partial_rotary_factor", 1.0)
+        fields.require("partial_rotary_factor", 1.0)
     theta = given.number("rope_theta", fields.number("rope_theta", 10_000.0))
     share = given.number("partial_rotary_factor", fields.number("partial_rotary_factor", 1.0))
     width = int(head_width * share)

@@ -19,7 +19,7 @@ from ale_jax.model.families.fields import Fields
 
 
 def read(fields: Fields) -> PolicyShape:
-    mixer = interleaved(attention(fields, bias=fields.flag("attention_bias")))
+    mixer = interleaved(attention(fields, partial=True, bias=fields.flag("attention_bias")))
     norm = rms(fields, place="both" if fields.get("model_type") == "glm4" else "before")
     return decoder(fields, [Layer(mixer, dense(fields), norm)] * num_layers(fields), norm)
 
@@ -28,6 +28,7 @@ def read_moe(fields: Fields) -> PolicyShape:
     fields.get("num_nextn_predict_layers")  # of what only speeds up decoding
     mixer = attention(
         fields,
+        partial=True,
         bias=fields.flag("attention_bias"),
         qk_norm="head" if fields.flag("use_qk_norm") else "",
     )

@@ -14,7 +14,7 @@ def read(fields: Fields) -> PolicyShape:
         fields, "num_local_experts", "intermediate_size", score="sigmoid", choice_bias=True
     )
     norm = rms(fields)
-    layer = Layer(attention(fields, qk_norm="width"), experts, norm)
+    layer = Layer(attention(fields, partial=True, qk_norm="width"), experts, norm)
     return decoder(fields, [layer] * num_layers(fields), norm)
 
 

@@ -25,7 +25,7 @@ def read(fields: Fields) -> PolicyShape:
     width = fields.count("hidden_size") // fields.count("num_attention_heads")
     trained = fields.count("original_max_position_embeddings")
     is_long = fields.part("rope_parameters").get("rope_type") == "longrope"
-    turned = _short_rope(fields, width, trained) if is_long else rope(fields, width)
+    turned = _short_rope(fields, width, trained) if is_long else rope(fields, width, True)
     types = [SLIDING if fields.get("sliding_window") else FULL] * num_layers(fields)
     norm, mixers = rms(fields), windowed(fields, attention(fields, rope=turned), types)
     shape = decoder(fields, [Layer(each, dense(fields), norm) for each in mixers], norm)

@@ -1,5 +1,8 @@
 """Each family computes what transformers computes, and what is exported is read by it."""
 
+import json
+import random
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +15,8 @@ from ale_jax.model.policy import hidden_states, logits
 from ale_jax.model.weights.export import export
 from ale_jax.model.weights.layout import is_stored, layout
 from ale_jax.model.weights.load import load_params, open_checkpoint
-from tests.model.families.tiny import OF_FAMILY, VOCAB, make_model
+from benchmarks.families.mutations import judge, mutate
+from benchmarks.families.tiny import OF_FAMILY, VOCAB, make_model
 
 pytestmark = pytest.mark.heavy
 
@@ -68,6 +72,21 @@ def test_logits_and_gradients_are_theirs(pair):
     ours = sum(float((g**2).sum()) for stored, g in leaves if frozen not in stored.names[0])
     np.testing.assert_allclose(ours, total, rtol=1e-4)
     close(gradient["embed_VD"], model.get_input_embeddings().weight.grad.numpy())
+
+
+def test_damaged_configurations_are_refused_or_equal(tmp_path):
+    draw, found = random.Random(1), set()
+    model = make_model("olmo3")
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    for _ in range(12):
+        changed, _ = mutate(draw, config)
+        (tmp_path / "config.json").write_text(json.dumps(changed))
+        found.add(judge(tmp_path))
+    assert found == {"refused", "equal"}
+    # What is judged can be silent: other weights than those of the file.
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert judge(tmp_path) == "equal"
 
 
 def test_an_export_is_read_by_transformers(pair, tmp_path):
