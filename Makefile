@@ -44,7 +44,7 @@ verifiers: .venv-verifiers/installed  ## install verifiers, which plays its task
 
 bfcl: .venv-bfcl/installed  ## install the tasks of the Berkeley Function Calling Leaderboard into a separate environment
 
-tokenizers: .tokenizers/installed  ## fetch tokenizers of six families, whose templates are compared with transformers (0.7 GB, npm)
+tokenizers: .tokenizers/installed  ## fetch tokenizers of six families, whose templates are compared with transformers (0.6 GB, npm)
 
 sandbox:  ## install a sandbox runtime, bubblewrap, unless there is one or the Docker image is built
 	@command -v bwrap > /dev/null \
