@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -78,7 +79,15 @@ def table_optimizer(
             muon_weight_dimension_numbers=_matrices(table),
         )
     steps = [clip_by_norm(hp.clip_norm), update]
+    described = jax.tree_util.tree_leaves_with_path(table, is_leaf=is_param)
+    if frozen := {_names(path) for path, param in described if param.is_frozen}:
+        # Without a gradient, they would still decay.
+        steps.append(optax.masked(optax.set_to_zero(), partial(_is_among, frozen)))
     return optax.chain(*steps, *[decay_from_event(decay)] * bool(hp.decay_success))
+
+
+def _is_among(names: set[tuple[str, ...]], weights: Params) -> Params:
+    return jax.tree_util.tree_map_with_path(lambda path, _: _names(path) in names, weights)
 
 
 def _adafactor(hp: OptimizerHypers, rate: optax.Schedule) -> optax.GradientTransformation:

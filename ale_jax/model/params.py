@@ -33,12 +33,14 @@ class Param:
     matrix: (input dims, output dims) where the weight is a linear map, or a stack of them over its
     other dims; None for embeddings, norm scales and the router, whose rows are looked up or chosen
     one by one. Optimizers that treat matrices differently (Muon) need it.
+    is_frozen: no gradient moves the weight, and nothing else may.
     """
 
     shape: tuple[int, ...]
     axes: tuple[str | None, ...]
     init: Init
     matrix: tuple[Dims, Dims] | None = None
+    is_frozen: bool = False
 
     def __post_init__(self) -> None:
         assert len(self.shape) == len(self.axes), (self.shape, self.axes)
@@ -142,7 +144,7 @@ def _feed_forward_table(D: int, kind: FeedForward) -> Params:
         ),
     }
     if kind.choice_bias:
-        table["router_bias_E"] = Param((E,), (None,), _ZEROS)
+        table["router_bias_E"] = Param((E,), (None,), _ZEROS, is_frozen=True)
     if kind.shared:
         table |= {f"shared_{name}": each for name, each in _gated(D, kind.shared).items()}
     if kind.shared_gate:

@@ -9,11 +9,12 @@ import pytest
 from optax.tree_utils import tree_get_all_with_path
 
 from ale_jax.learn.state import make_optimizer, table_optimizer
-from ale_jax.model.params import init_params, init_table, param_table
+from ale_jax.model.params import Param, init_params, init_table, param_table
 from tests.learn.test_step import HYPERS, MUON
 from tests.model.shapes import MOE, changed
 
 SHAPE = changed(MOE, num_layers=1)
+ONES = jax.nn.initializers.ones
 # An embedding and a norm, which Muon leaves to Adam, and a matrix.
 TABLE = {
     "embed_VD": param_table(SHAPE)["embed_VD"],
@@ -52,6 +53,16 @@ def test_the_rate_rises_from_its_first_step_and_falls_to_a_tenth():
         np.testing.assert_allclose(sizes[rise - 1 : rise + 1], 1.0, rtol=0.01)
         np.testing.assert_allclose(sizes[rise + fall // 2], 1 - 0.9 / 2, rtol=0.01)
         np.testing.assert_allclose(sizes[rise + fall :], 0.1, rtol=0.01)
+
+
+@pytest.mark.parametrize("hypers", [HYPERS, MUON], ids=lambda hypers: hypers.name)
+def test_what_no_gradient_moves_does_not_decay(hypers):
+    table = {"router_bias_E": Param((4,), (None,), ONES, is_frozen=True), **TABLE}
+    params = init_table(jax.random.key(0), table)
+    optimizer = table_optimizer(dataclasses.replace(hypers, weight_decay=0.1), table)
+    updates, _ = optimizer.update(params, optimizer.init(params), params)
+    assert not updates["router_bias_E"].any()
+    assert all(updates[name].any() for name in TABLE)
 
 
 def test_without_decay_the_rate_stays():
