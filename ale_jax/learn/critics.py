@@ -26,13 +26,20 @@ from ale_jax.config.model import Compute
 from ale_jax.data.selection import select_segments
 from ale_jax.learn.finite import BROKEN, SKIPPED
 from ale_jax.learn.rows import own_rows, to_device, with_rows
-from ale_jax.learn.state import TrainState, abstract_begun, abstract_weights, begin, table_optimizer
+from ale_jax.learn.state import (
+    TrainState,
+    abstract_begun,
+    abstract_weights,
+    begin,
+    draw_table,
+    table_optimizer,
+)
 from ale_jax.learn.step import Metrics, ModelSpec, UpdateStep
 from ale_jax.learn.token_credit import returns, time_steps
 from ale_jax.model.compute import EXACT
 from ale_jax.model.lora import merged
 from ale_jax.model.moe import balancing_loss, router_sums
-from ale_jax.model.params import Params, init_table
+from ale_jax.model.params import Params
 from ale_jax.model.policy import HEAD, token_values, value_table
 from ale_jax.model.sharding import table_shardings
 from ale_jax.records import Batch
@@ -102,10 +109,9 @@ class Critics:
         table = value_table(model.shape)
         optimizer = table_optimizer(hp.optimizer, table)
         places = table_shardings(table, model.mesh)
-        draw = jax.jit(lambda key: init_table(key, table), out_shardings=places)
         states = []
         for number in range(hp.count):
-            weights = draw(jax.random.fold_in(key, number))
+            weights = draw_table(jax.random.fold_in(key, number), table, places)
             if model.shape == policy.shape:
                 trunk = merged(params)
                 weights |= {name: trunk[name] for name in table if name != HEAD}

@@ -19,7 +19,7 @@ from ale_jax.config.optimizer import OptimizerHypers
 from ale_jax.learn.clip import clip_by_norm
 from ale_jax.learn.schedule import decay_from_event, decayed, rate_schedule
 from ale_jax.model.lora import new_adapters, trained, trained_table
-from ale_jax.model.params import Param, Params, init_params, is_param
+from ale_jax.model.params import Param, Params, is_param, param_table
 from ale_jax.model.sharding import param_shardings, spec
 
 
@@ -138,10 +138,23 @@ def init_state(
     lora: LoraShape = FULL,
 ) -> TrainState:
     """Makes a new state. Each weight is created on the devices that will hold it."""
-    params = jax.jit(init_params, static_argnums=1, out_shardings=param_shardings(shape, mesh))(
-        key, shape
-    )
+    params = draw_table(key, param_table(shape), param_shardings(shape, mesh))
     return begin(with_new_adapters(key, params, shape, lora, mesh), optimizer, mesh)
+
+
+def draw_table(key: jax.Array, table: Params, places: Params) -> Params:
+    """Draws the weights of `init_table`, each by a program of its own, which all weights share that
+    are alike. places: the sharding of each."""
+    params, tree = jax.tree.flatten(table, is_leaf=is_param)
+    drawn = [
+        jax.jit(_draw, static_argnums=2, out_shardings=place)(key, number, param)
+        for number, (param, place) in enumerate(zip(params, jax.tree.leaves(places), strict=True))
+    ]
+    return jax.tree.unflatten(tree, drawn)
+
+
+def _draw(key: jax.Array, number: int, param: Param) -> jax.Array:
+    return param.init(jax.random.fold_in(key, number), param.shape, jnp.float32)
 
 
 def with_new_adapters(

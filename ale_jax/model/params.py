@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -52,6 +53,7 @@ class Param:
 WRITER_GAIN = 0.1
 
 
+@functools.cache  # so that equal weights of two layers are drawn by one program
 def _normal(fan_in: int, gain: float = 1.0) -> Init:
     return jax.nn.initializers.normal(stddev=gain / math.sqrt(fan_in))
 

@@ -1,6 +1,7 @@
 """The optimizer: its schedule, and which weights Muon takes."""
 
 import dataclasses
+import logging
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +9,12 @@ import numpy as np
 import pytest
 from optax.tree_utils import tree_get_all_with_path
 
-from ale_jax.learn.state import make_optimizer, table_optimizer
+from ale_jax.config.hardware import MeshShape
+from ale_jax.learn.state import draw_table, make_optimizer, table_optimizer
 from ale_jax.model.params import Param, init_params, init_table, param_table
+from ale_jax.model.sharding import make_mesh, param_shardings
 from tests.learn.test_step import HYPERS, MUON
-from tests.model.shapes import MOE, changed
+from tests.model.shapes import DENSE, MOE, changed
 
 SHAPE = changed(MOE, num_layers=1)
 ONES = jax.nn.initializers.ones
@@ -156,3 +159,23 @@ def test_muon_moves_a_matrix_further_that_has_more_outputs_than_inputs(muon_step
 def test_an_unknown_optimizer_is_refused():
     with pytest.raises(ValueError, match="'sgd' is unknown: choose one of adamw, adafactor, muon"):
         dataclasses.replace(HYPERS, name="sgd")
+
+
+def test_weights_are_drawn_one_by_one_as_all_at_once_by_as_many_programs_at_any_depth(caplog):
+    mesh, key = make_mesh(MeshShape(data=4, tensor=2)), jax.random.key(0)
+
+    def drawn(layers):
+        shape = changed(DENSE, num_layers=layers)
+        places = param_shardings(shape, mesh)
+        with jax.log_compiles(), caplog.at_level(logging.WARNING):
+            caplog.clear()
+            params = draw_table(key, param_table(shape), places)
+        compiled = sum("XLA compilation of jit(_draw)" in r.getMessage() for r in caplog.records)
+        assert jax.tree.map(lambda w: w.sharding, params) == places
+        return compiled, shape, params
+
+    compiled, shape, params = drawn(3)
+    assert 0 < compiled < len(jax.tree.leaves(params))
+    at_once = jax.jit(init_params, static_argnums=1)(key, shape)
+    jax.tree.map(np.testing.assert_array_equal, params, at_once)
+    assert drawn(5)[0] == 0, "all of its weights are like those that were drawn"
