@@ -69,9 +69,6 @@ class Attention:
     scale: of the scores. rope: None: no positions. window: a token sees itself and the window - 1
     tokens before it; 0: all before it. qk_norm: an RMS norm of queries and keys, over each head, or
     over the width of all heads. bias: of queries, keys and values; out_bias: of the output.
-    cap: scores are cap * tanh(score / cap); 0: as they are. sinks: each head has a further score,
-    which takes its share of the softmax and adds nothing. gated: the output is multiplied by the
-    sigmoid of a projection of the input, one per dim.
     """
 
     num_heads: int
@@ -83,9 +80,6 @@ class Attention:
     qk_norm: Literal["", "head", "width"] = ""
     bias: bool = False
     out_bias: bool = False
-    cap: float = 0.0
-    sinks: bool = False
-    gated: bool = False
 
 
 Activation = Literal["silu", "gelu", "gelu_tanh"]

@@ -59,7 +59,7 @@ def forward_flops(shape: PolicyShape, keys: float) -> dict[str, float]:
     for layer in shape.layers:
         mixer, feed = layer.mixer, layer.feed_forward
         N, H = mixer.num_heads, mixer.head_width
-        outputs = (3 if mixer.gated else 2) * N + 2 * mixer.num_kv_heads
+        outputs = 2 * N + 2 * mixer.num_kv_heads
         total["projections"] += 2.0 * D * H * outputs
         seen = min(keys, mixer.window) if mixer.window else keys
         total["attention"] += 2.0 * 2 * N * H * seen

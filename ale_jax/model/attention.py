@@ -44,10 +44,9 @@ def packed_attention(
     v_BTGH: jax.Array,
     places: Places,
     kind: Attention,
-    sink_N: jax.Array | None = None,
 ) -> jax.Array:
     """Computes the attention of each token to itself and the earlier tokens of its segment,
-    [B,T,N,H], as far back as the kind's window. sink_N: of a kind that has sinks.
+    [B,T,N,H], as far back as the kind's window.
 
     N is a multiple of G: N/G query heads share a key and value head. Padding is treated as a
     segment. No platform holds [T,T] scores of a long row in memory. Tokens are in order, or
@@ -59,9 +58,7 @@ def packed_attention(
     mesh, segment_BT = jax.sharding.get_abstract_mesh(), places.segment_BT
     if context_devices() > 1:
         return context_attention(q_BTNH, k_BTGH, v_BTGH, places, kind)
-    if kind.sinks:
-        return xla_attention(q_BTNH, k_BTGH, v_BTGH, segment_BT, kind, sink_N)
-    attention = _kernel(q_BTNH.shape, q_BTNH.dtype, kind)
+    attention = _kernel(q_BTNH.shape, q_BTNH.dtype)
     if attention is xla_attention or mesh.empty or mesh.size == 1:
         return attention(q_BTNH, k_BTGH, v_BTGH, segment_BT, kind)
     rows = row_axes(q_BTNH.shape[0], mesh)
@@ -74,14 +71,14 @@ def packed_attention(
     )(q_BTNH, k_BTGH, v_BTGH, segment_BT)
 
 
-def _kernel(q_shape: tuple[int, ...], dtype: jnp.dtype, kind: Attention) -> Kernel:
+def _kernel(q_shape: tuple[int, ...], dtype: jnp.dtype) -> Kernel:
     """The platform's fused kernel if it supports these arrays, else `xla_attention`."""
     _, T, _, H = q_shape
     mesh = jax.sharding.get_abstract_mesh()
     device = jax.devices()[0] if mesh.empty else mesh.abstract_device
     if device.platform == "tpu" and splash_takes(T, H):
         return splash_attention
-    if device.device_kind.startswith("NVIDIA") and cudnn_takes(H, dtype, kind):
+    if device.device_kind.startswith("NVIDIA") and cudnn_takes(H, dtype):
         return cudnn_attention
     return xla_attention
 
@@ -92,7 +89,6 @@ def xla_attention(
     v_BTGH: jax.Array,
     segment_BT: jax.Array,
     kind: Attention,
-    sink_N: jax.Array | None = None,
 ) -> jax.Array:
     """`packed_attention` in plain XLA. Rows longer than WHOLE_ROW are computed in blocks of BLOCK
     queries, whose scores are recomputed in the backward pass."""
@@ -104,7 +100,7 @@ def xla_attention(
         q_BtNH, segment_Bt, token_Bt = block
         same_BtT = segment_Bt[:, :, None] == segment_BT[:, None, :]
         seen_BtT = same_BtT & in_reach(token_Bt, token_BT, kind.window)
-        return masked_attention(q_BtNH, k_BGTH, v_BGTH, seen_BtT, kind, sink_N)
+        return masked_attention(q_BtNH, k_BGTH, v_BGTH, seen_BtT, kind)
 
     queries = q_BTNH, segment_BT, token_BT
     if T <= WHOLE_ROW:
@@ -168,12 +164,7 @@ class SequencePermutation:
 def context_attention(
     q_BTNH: jax.Array, k_BTGH: jax.Array, v_BTGH: jax.Array, places: Places, kind: Attention
 ) -> jax.Array:
-    """`blockwise_attention`, [B,T,N,H], of tokens in `zigzag` order on the mesh. ValueError for a
-    kind that it does not compute."""
-    if kind.cap or kind.sinks:
-        raise ValueError(
-            "attention with soft caps or sinks is not computed along mesh.context: set it to 1"
-        )
+    """`blockwise_attention`, [B,T,N,H], of tokens in `zigzag` order on the mesh."""
     mesh = jax.sharding.get_abstract_mesh()
     rows = row_axes(q_BTNH.shape[0], mesh)
     heads, tokens = PartitionSpec(rows, AXIS, "tensor"), PartitionSpec(rows, AXIS)

@@ -47,7 +47,7 @@ def blockwise_attention(
     kind: Attention,
 ) -> jax.Array:
     """Computes the grouped-query attention of T queries over M keys, [B,T,N,H]. Both may be in any
-    order. kind: without cap and sinks."""
+    order."""
     return _forward(q_BTNH, k_BMGH, v_BMGH, queries, keys, kind)[0]
 
 

@@ -39,7 +39,7 @@ class InPages:
         pages = write_pages(self.pages, self.page_BW, position_BT, is_real_BT, k_BTGH, v_BTGH)
         return dataclasses.replace(self, pages=pages)
 
-    def attend(self, q_BTNH, position_BT, kind, sink_N) -> jax.Array:
+    def attend(self, q_BTNH, position_BT, kind) -> jax.Array:
         """Computes the attention of each query to the positions up to its own, [B,T,N,H]."""
         if q_BTNH.shape[1] == 1 and has_kernel(self.platform, self.pages, kind):
             out_BNH = paged_attention(
@@ -54,7 +54,7 @@ class InPages:
         rows = gather_rows(self.pages, self.page_BW)
         place_M = jnp.arange(rows.num_places)
         mask_BTM = in_reach(position_BT, place_M[None], kind.window)
-        return _attend(rows, q_BTNH, mask_BTM, kind, sink_N)
+        return _attend(rows, q_BTNH, mask_BTM, kind)
 
 
 @struct.dataclass
@@ -86,7 +86,7 @@ class InRows:
         rows = self.rows.put(self.first + self.count, k_BTGH, v_BTGH)
         return dataclasses.replace(self, rows=rows, count=self.count + 1)
 
-    def attend(self, q_BTNH, position_BT, kind, sink_N) -> jax.Array:
+    def attend(self, q_BTNH, position_BT, kind) -> jax.Array:
         place_M = jnp.arange(self.rows.num_places)
         before_BM = place_M[None, :] < self.start_B[:, None]
         written_M = (place_M >= self.first) & (place_M < self.first + self.count)
@@ -95,7 +95,7 @@ class InRows:
             decoded_BM = self.start_B[:, None] + place_M[None, :] - self.first
             key_BM = jnp.where(place_M[None, :] < self.first, place_M[None, :], decoded_BM)
             mask_BTM &= in_reach(position_BT, key_BM, kind.window)
-        return _attend(self.rows, q_BTNH, mask_BTM, kind, sink_N)
+        return _attend(self.rows, q_BTNH, mask_BTM, kind)
 
     def scatter(self, pages: LayerPages, page_BW: jax.Array, end_B: jax.Array) -> LayerPages:
         """Writes the decoded tokens before position `end_B` of each conversation to the pages."""
@@ -114,10 +114,9 @@ def _attend(
     q_BTNH: jax.Array,
     mask_BTM: jax.Array,
     kind: Attention,
-    sink_N: jax.Array | None,
 ) -> jax.Array:
     k_BGMH, v_BGMH = (load(stored, q_BTNH.dtype) for stored in (rows.k_BGMH, rows.v_BGMH))
-    return masked_attention(q_BTNH, k_BGMH, v_BGMH, mask_BTM, kind, sink_N)
+    return masked_attention(q_BTNH, k_BGMH, v_BGMH, mask_BTM, kind)
 
 
 def extend(
@@ -144,8 +143,8 @@ def extend(
         def mix(h_BTD, kind=kind, layer=layer, memory=layer_memory):
             q, k, v = project_qkv(layer, h_BTD, position_BT, kind)
             memory = memory.write(position_BT, is_real_BT, k, v)
-            out_BTNH = memory.attend(q, position_BT, kind.mixer, layer.get("sink_N"))
-            return project_out(layer, out_BTNH, h_BTD, kind.mixer), memory
+            out_BTNH = memory.attend(q, position_BT, kind.mixer)
+            return project_out(layer, out_BTNH, kind.mixer), memory
 
         feed = partial(feed_forward, layer, kind=kind)
         x_BTD, layer_memory, stats = residual_blocks(layer, x_BTD, kind, mix, feed)

@@ -71,7 +71,6 @@ def masked_attention(
     v_BGMH: jax.Array,
     mask_BTM: jax.Array,
     kind: Attention,
-    sink_N: jax.Array | None = None,
 ) -> jax.Array:
     """Computes the grouped-query attention of T queries over M keys, [B,T,N,H]. Products take
     inputs of the arrays' own type; scores and softmax are float32."""
@@ -83,17 +82,10 @@ def masked_attention(
     q_BGxH = q_BTNH.reshape(B, T, G, r, H).swapaxes(1, 2).reshape(B, G, T * r, H)
     score_BGxM = jnp.einsum("bgxh,bgmh->bgxm", q_BGxH, k_BGMH, preferred_element_type=jnp.float32)
     mask_BxM = jnp.repeat(mask_BTM, r, axis=1)
-    score_BGxM = soft_cap(score_BGxM * kind.scale, kind.cap)
-    score_BGxM = jnp.where(mask_BxM[:, None], score_BGxM, MASKED)
+    score_BGxM = jnp.where(mask_BxM[:, None], score_BGxM * kind.scale, MASKED)
     largest_BGx1 = jax.lax.stop_gradient(score_BGxM.max(axis=-1, keepdims=True))
-    sink = None
-    if sink_N is not None:
-        sink = jnp.tile(sink_N.astype(jnp.float32).reshape(G, 1, r), (1, T, 1)).reshape(1, G, -1, 1)
-        largest_BGx1 = jnp.maximum(largest_BGx1, jax.lax.stop_gradient(sink))
     weight_BGxM = jnp.exp(score_BGxM - largest_BGx1)
     total_BGx1 = weight_BGxM.sum(axis=-1, keepdims=True)
-    if sink is not None:
-        total_BGx1 = total_BGx1 + jnp.exp(sink - largest_BGx1)
     # The division by the total follows the product, which has fewer elements.
     weight_BGxM = weight_BGxM.astype(v_BGMH.dtype)
     out_BGxH = jnp.einsum(
@@ -103,18 +95,9 @@ def masked_attention(
     return out_BGxH.reshape(B, G, T, r, H).swapaxes(1, 2).reshape(B, T, N, H)
 
 
-def soft_cap(x: jax.Array, cap: float) -> jax.Array:
-    """Returns cap * tanh(x / cap); x itself if the cap is 0."""
-    return cap * jnp.tanh(x / cap) if cap else x
-
-
-def project_out(layer: Params, out_BTNH: jax.Array, x_BTD: jax.Array, kind: Attention) -> jax.Array:
-    """Projects the outputs of the heads to the width of the residual stream, [B,T,D]. x_BTD: what
-    queries and keys were projected from."""
+def project_out(layer: Params, out_BTNH: jax.Array, kind: Attention) -> jax.Array:
+    """Projects the outputs of the heads to the width of the residual stream, [B,T,D]."""
     *rows, N, H = out_BTNH.shape
-    if kind.gated:
-        gate_BTNH = _by_head(x_BTD, weight(layer, "gate_DNH", x_BTD.dtype))
-        out_BTNH = out_BTNH * jax.nn.sigmoid(gate_BTNH)
     o_NHD = weight(layer, "o_NHD", out_BTNH.dtype)
     out_BTD = product(out_BTNH.reshape(*rows, N * H), o_NHD.reshape(N * H, -1))
     return out_BTD + layer["o_bias_D"][None, None] if kind.out_bias else out_BTD

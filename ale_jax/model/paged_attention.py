@@ -27,8 +27,7 @@ Kernel = Callable[[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array], jax.A
 def has_kernel(platform: str, pages: LayerPages, kind: Attention) -> bool:
     """Returns whether a platform has a kernel that reads such pages, none of which reads int8, and
     computes such attention."""
-    is_plain = not (kind.window or kind.cap or kind.sinks)
-    return platform in KERNELS and is_plain and not isinstance(pages.k_GPbH, Int8)
+    return platform in KERNELS and not kind.window and not isinstance(pages.k_GPbH, Int8)
 
 
 def paged_attention(
@@ -116,7 +115,6 @@ def _splash_kernel(T: int, N: int, kind: Attention, interpret: bool):
     return splash.make_splash_mha_single_device(
         splash.MultiHeadMask([_splash_mask(T, kind)] * N),
         block_sizes=sizes,
-        attn_logits_soft_cap=kind.cap or None,
         interpret=interpret,
     )
 
@@ -127,13 +125,12 @@ def _splash_mask(T: int, kind: Attention) -> splash.Mask:
     return splash.CausalMask((T, T))
 
 
-def cudnn_takes(H: int, dtype: jnp.dtype, kind: Attention) -> bool:
-    """Returns whether cuDNN, on the local devices, supports this type and kind, and heads of this
-    width plus the codes of `attend_with_codes`."""
+def cudnn_takes(H: int, dtype: jnp.dtype) -> bool:
+    """Returns whether cuDNN, on the local devices, supports this type and heads of this width plus
+    the codes of `attend_with_codes`."""
     is_hopper = float(jax.devices()[0].compute_capability) >= 9
     widest = 256 if is_hopper else 128
-    fits = H % 8 == 0 and widest >= H + _CODE_WIDTH
-    return dtype in (jnp.bfloat16, jnp.float16) and fits and not kind.cap
+    return dtype in (jnp.bfloat16, jnp.float16) and H % 8 == 0 and widest >= H + _CODE_WIDTH
 
 
 def cudnn_attention(

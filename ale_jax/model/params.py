@@ -120,11 +120,6 @@ def _attention_table(D: int, kind: Attention, norm: Norm) -> Params:
         table |= {"q_bias_NH": q, "k_bias_GH": kv, "v_bias_GH": kv}
     if kind.out_bias:
         table["o_bias_D"] = Param((D,), ("embed",), _ZEROS)
-    if kind.sinks:
-        table["sink_N"] = Param((N,), ("heads",), _ZEROS)
-    if kind.gated:
-        axes = ("embed", "heads", "head")
-        table["gate_DNH"] = Param((D, N, H), axes, _normal(D), ((0,), (1, 2)))
     return table
 
 

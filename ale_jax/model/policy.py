@@ -97,8 +97,8 @@ def decoder_layer(
 
     def mix(h_BTD):
         q, k, v = project_qkv(layer, h_BTD, places.position_BT, kind)
-        out_BTNH = packed_attention(q, k, v, places, kind.mixer, layer.get("sink_N"))
-        return project_out(layer, out_BTNH, h_BTD, kind.mixer), None
+        out_BTNH = packed_attention(q, k, v, places, kind.mixer)
+        return project_out(layer, out_BTNH, kind.mixer), None
 
     def feed(h_BTD):
         return feed_forward(layer, h_BTD, kind, replay_BTK)

@@ -68,8 +68,8 @@ def _save(family: str, path: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def mutate(draw: random.Random, config: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Returns the configuration without a field, or with an odd value of one that it has or
-    another family has; and what was done."""
+    """Returns the configuration without a field, or with another value of one that it has, or an
+    odd one of any family's; and what was done."""
     changed = json.loads(json.dumps(config))
     own = [name for name in config if name != "model_type"]
     inner = list(config.get("rope_parameters") or ())
@@ -82,8 +82,21 @@ def mutate(draw: random.Random, config: dict[str, Any]) -> tuple[dict[str, Any],
         name = draw.choice(inner)
         del changed["rope_parameters"][name]
         return changed, f"without rope_parameters.{name}"
-    name, value = draw.choice(own if kind < 0.7 else SOMEBODYS.split()), draw.choice(ODD)
+    if kind < 0.7:
+        name = draw.choice(own)
+        value = _another(draw, config[name])
+    else:
+        name, value = draw.choice(SOMEBODYS.split()), draw.choice(ODD)
     return changed | {name: value}, f"{name} {value}"
+
+
+def _another(draw: random.Random, value: Any) -> Any:
+    """A value that the field might have as well."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float) and value:
+        return draw.choice((value * 2, value / 2, value + 1))
+    return draw.choice(ODD)
 
 
 def judge(path: Path) -> str:

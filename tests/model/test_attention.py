@@ -1,5 +1,6 @@
 """Attention over packed rows: every kernel computes plain softmax attention within segments."""
 
+import dataclasses
 import functools
 
 import jax
@@ -34,17 +35,21 @@ def _plain(q_BTNH, k_BTGH, v_BTGH, segment_BT, kind):
     k_BTNH, v_BTNH = (jnp.repeat(x, N // G, axis=2) for x in (k_BTGH, v_BTGH))
     score_BNTS = jnp.einsum("btnh,bsnh->bnts", q_BTNH, k_BTNH) / H**0.5
     same_BTS = segment_BT[:, :, None] == segment_BT[:, None, :]
-    seen_BTS = same_BTS & jnp.tril(jnp.ones(same_BTS.shape[1:], bool))[None]
+    every_TS = jnp.ones(same_BTS.shape[1:], bool)
+    past_TS = jnp.tril(every_TS) & ~jnp.tril(
+        every_TS, -kind.window if kind.window else -len(every_TS)
+    )
+    seen_BTS = same_BTS & past_TS[None]
     weight_BNTS = jax.nn.softmax(jnp.where(seen_BTS[:, None], score_BNTS, -jnp.inf), axis=-1)
     return jnp.einsum("bnts,bsnh->btnh", weight_BNTS, v_BTNH)
 
 
-def _outcome(attend, inputs):
+def _outcome(attend, inputs, kind):
     """Output, and gradients of a function of it."""
     *qkv, segment_BT = inputs
 
     def total(qkv):
-        out = attend(*qkv, segment_BT, KIND)
+        out = attend(*qkv, segment_BT, kind)
         return jnp.sin(out).sum(), out
 
     grads, out = jax.jit(jax.grad(total, has_aux=True))(qkv)
@@ -58,7 +63,8 @@ _without_segments = functools.partial(
 
 
 def _with_codes(q_BTNH, k_BTGH, v_BTGH, segment_BT, kind):
-    attend = functools.partial(_without_segments, scale=kind.scale)
+    reach = (kind.window - 1, 0) if kind.window else None
+    attend = functools.partial(_without_segments, scale=kind.scale, local_window_size=reach)
     return paged_attention.attend_with_codes(attend, q_BTNH, k_BTGH, v_BTGH, segment_BT)
 
 
@@ -72,10 +78,14 @@ def _with_codes(q_BTNH, k_BTGH, v_BTGH, segment_BT, kind):
     ],
     ids=["whole row", "blocks", "splash", "codes"],
 )
-def test_every_kernel_is_softmax_attention_within_segments(attend, tokens, atol, monkeypatch):
+@pytest.mark.parametrize("window", [0, 40])
+def test_every_kernel_is_softmax_attention_within_segments(
+    attend, tokens, atol, window, monkeypatch
+):
     monkeypatch.setattr(attention, "WHOLE_ROW", 256)
-    inputs = _inputs(tokens)
-    for expected, found in zip(_outcome(_plain, inputs), _outcome(attend, inputs), strict=True):
+    inputs, kind = _inputs(tokens), dataclasses.replace(KIND, window=window)
+    outcomes = _outcome(_plain, inputs, kind), _outcome(attend, inputs, kind)
+    for expected, found in zip(*outcomes, strict=True):
         assert np.abs(expected).max() > 1
         np.testing.assert_allclose(found, expected, atol=atol)
 
@@ -110,8 +120,10 @@ def test_a_long_row_never_needs_all_scores():
     assert compiled.memory_analysis().temp_size_in_bytes < scores / 4
 
 
-@pytest.mark.parametrize("tokens", [512, 500], ids=["splash", "no multiple of its blocks"])
-def test_a_mesh_of_tpus_gets_their_kernel_where_it_fits(tokens):
+@pytest.mark.parametrize(
+    ("tokens", "window"), [(512, 0), (512, 128), (500, 0)], ids=["splash", "window", "no multiple"]
+)
+def test_a_mesh_of_tpus_gets_their_kernel_where_it_fits(tokens, window):
     device = jax.sharding.AbstractDevice(device_kind="TPU v5p", num_cores=1, platform="tpu")
     mesh = jax.sharding.AbstractMesh(
         (2, 1, 1, 2, 1),
@@ -121,7 +133,8 @@ def test_a_mesh_of_tpus_gets_their_kernel_where_it_fits(tokens):
     )
     with jax.sharding.use_abstract_mesh(mesh):
         q, k, v, segment = _inputs(tokens)
-        attend = functools.partial(packed_attention, kind=KIND)
+        kind = dataclasses.replace(KIND, window=window)
+        attend = functools.partial(packed_attention, kind=kind)
         traced = jax.jit(attend).trace(q, k, v, Places(segment, segment))
         text = traced.lower(lowering_platforms=("tpu",)).as_text()
     assert ("tpu_custom_call" in text) == (tokens == 512)

@@ -106,5 +106,4 @@ def test_who_has_a_kernel():
     assert kernels.has_kernel("gpu", pages, KIND) and kernels.has_kernel("tpu", pages, KIND)
     assert not kernels.has_kernel("cpu", pages, KIND)
     assert not kernels.has_kernel("gpu", quantized, KIND)
-    for change in ({"window": 8}, {"cap": 30.0}, {"sinks": True}):
-        assert not kernels.has_kernel("gpu", pages, dataclasses.replace(KIND, **change))
+    assert not kernels.has_kernel("gpu", pages, dataclasses.replace(KIND, window=8))

@@ -56,7 +56,6 @@ COMMON: Tensors = {
     "v_bias_GH": Storage(LAYER + "self_attn.v_proj.bias", ((0, 1),)),
     "o_NHD": Storage(LAYER + "self_attn.o_proj.weight", ((2,), (0, 1))),
     "o_bias_D": Storage(LAYER + "self_attn.o_proj.bias", VECTOR),
-    "sink_N": Storage(LAYER + "self_attn.sinks", VECTOR),
     "ffn_norm_D": Storage(LAYER + "post_attention_layernorm.weight", VECTOR),
     "gate_DF": Storage(LAYER + "mlp.gate_proj.weight", MATRIX),
     "up_DF": Storage(LAYER + "mlp.up_proj.weight", MATRIX),

@@ -32,18 +32,13 @@ def read_gemma3(fields: Fields) -> PolicyShape:
     bias, norm = fields.flag("attention_bias"), rms(fields, plus_one=True, place="both")
     fields.require("use_bidirectional_attention", False)
     fields.require("final_logit_softcapping", None)
-    fields.get("_sliding_window_pattern"), fields.get("sliding_window_pattern")  # the types say it
-    cap = (
-        fields.number("attn_logit_softcapping", 0.0)
-        if fields.get("attn_logit_softcapping")
-        else 0.0
-    )
+    for name in ("_sliding_window_pattern", "sliding_window_pattern"):  # the types say it
+        fields.get(name)
+    fields.require("attn_logit_softcapping", None)
     scale = fields.number("query_pre_attn_scalar") ** -0.5
     ropes, mixers = fields.part("rope_parameters"), {}
     for kind in (FULL, SLIDING):
-        full = attention(
-            fields, bias=bias, out_bias=bias, qk_norm="head", scale=scale, cap=cap, rope=None
-        )
+        full = attention(fields, bias=bias, out_bias=bias, qk_norm="head", scale=scale, rope=None)
         window = fields.count("sliding_window") if kind == SLIDING else 0
         rope = rope_of(fields, ropes.part(kind), full.head_width)
         mixers[kind] = dataclasses.replace(full, window=window, rope=rope)
