@@ -22,9 +22,10 @@ from ale_jax.model.rope import rotary
 
 # A finite stand-in for -inf: a row whose keys are all masked (padding) must give numbers, not NaN.
 MASKED = -1e30
-# As many layers of one form in a row are scanned. For fewer, it does not pay that the scan needs a
-# copy of their weights in which they are stacked.
+# As many layers of one pattern in a row are scanned. For fewer, it does not pay that the scan needs
+# a copy of their weights in which they are stacked.
 SCANNED = 8
+PERIOD = 8  # layers of a pattern, at most; Gemma 3 has five with a window, then one without
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, norm: Norm) -> jax.Array:
@@ -178,29 +179,56 @@ def apply_in_turn(
     layer is stacked, which `apply` must accept in its place. Smaller is better.
     """
     outs: list[Any] = []
-    for kind, alike in runs(kinds, layers):
-        step = functools.partial(apply, kind)
-        if len(alike) < SCANNED:
-            for layer in alike:
-                x, out = step(x, layer)
-                outs.append(out)
+
+    def step(period: Sequence[Layer], x: jax.Array, layers: Sequence[Any]):
+        outs = []
+        for kind, layer in zip(period, layers, strict=True):
+            x, out = apply(kind, x, layer)
+            outs.append(out)
+        return x, outs
+
+    for start, period, repeats in _blocks(kinds, layers):
+        of_one, block = kinds[start : start + period], layers[start : start + period * repeats]
+        if repeats == 1:
+            x, more = step(of_one, x, block)
+            outs += more
             continue
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(for_scan, alike))
-        x, stacked_outs = jax.lax.scan(step, x, stacked)
-        outs += [_each(stacked_outs, i) for i in range(len(alike))]
+        stacked = [
+            jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(for_scan, block[i::period]))
+            for i in range(period)
+        ]
+        x, more = jax.lax.scan(functools.partial(step, of_one), x, stacked)
+        outs += [_each(more[i % period], i // period) for i in range(len(block))]
     return x, outs
 
 
 def scanned(kinds: Sequence[Layer], layers: Sequence[Any]) -> list[Any]:
     """Returns those of the layers that are scanned."""
-    return [layer for _, alike in runs(kinds, layers) if len(alike) >= SCANNED for layer in alike]
+    return [
+        layer
+        for start, period, repeats in _blocks(kinds, layers)
+        if repeats > 1
+        for layer in layers[start : start + period * repeats]
+    ]
 
 
-def runs(kinds: Sequence[Layer], layers: Sequence[Any]) -> Iterator[tuple[Layer, list[Any]]]:
-    """Yields the layers, in runs of one kind and form."""
-    pairs = zip(kinds, layers, strict=True)
-    for (kind, *_), alike in itertools.groupby(pairs, key=lambda pair: (pair[0], *_form(pair[1]))):
-        yield kind, [layer for _, layer in alike]
+def _blocks(kinds: Sequence[Layer], layers: Sequence[Any]) -> Iterator[tuple[int, int, int]]:
+    """Cuts the layers into blocks, (start, period, repeats). Layers that repeat a pattern of kinds
+    and forms are a block, if there are at least SCANNED of them and it comes three times or more;
+    any other layer is one of its own."""
+    forms = [(kind, *_form(layer)) for kind, layer in zip(kinds, layers, strict=True)]
+    start = 0
+    while start < len(forms):
+        found = ((period, _repeats(forms[start:], period)) for period in range(1, PERIOD + 1))
+        period, repeats = next(((p, n) for p, n in found if n > 2 and p * n >= SCANNED), (1, 1))
+        yield start, period, repeats
+        start += period * repeats
+
+
+def _repeats(forms: Sequence[Any], period: int) -> int:
+    """How often the first `period` forms follow each other."""
+    same = itertools.takewhile(lambda i: forms[i] == forms[i % period], range(len(forms)))
+    return len(list(same)) // period
 
 
 def _form(layer: Any) -> tuple[Any, ...]:

@@ -1,5 +1,7 @@
 """A deep model is scanned, one layer of each form, and computes what its layers compute."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,17 +21,27 @@ pytestmark = pytest.mark.heavy
 # One layer without experts in front, and one between the two runs that are scanned.
 DEEP = changed(MOE, num_layers=8, dense_layers=(0, 4))
 RUN = 3
+# Three times a layer that sees four tokens and one that sees all, and two more of the latter.
+WINDOWED = dataclasses.replace(
+    DEEP,
+    layers=tuple(
+        dataclasses.replace(
+            layer, mixer=dataclasses.replace(layer.mixer, window=4 if i in (0, 2, 4) else 0)
+        )
+        for i, layer in enumerate(changed(DEEP, dense_layers=()).layers)
+    ),
+)
 LORA = LoraShape(rank=4, alpha=8.0, targets=TARGETS)
 TOKENS_BT = np.random.default_rng(0).integers(0, 96, (8, 16))
 MESHES = {"alone": {}, "on a mesh": {"data": 2, "expert": 2, "context": 2}}
 
 
-def computed(monkeypatch, adapted, compute, mesh, scanned):
+def computed(monkeypatch, adapted, compute, mesh, scanned, shape=DEEP):
     """Gradient and router statistics, and the program, with runs of `scanned` layers scanned."""
     monkeypatch.setattr(layers_module, "SCANNED", scanned)
-    params = init_params(jax.random.key(0), DEEP)
+    params = init_params(jax.random.key(0), shape)
     if adapted:
-        params |= new_adapters(jax.random.key(1), DEEP, LORA)
+        params |= new_adapters(jax.random.key(1), shape, LORA)
         # Adapters that change something.
         params = with_trained(params, jax.tree.map(lambda each: each + 0.02, trained(params)))
 
@@ -37,7 +49,7 @@ def computed(monkeypatch, adapted, compute, mesh, scanned):
         position_BT = jnp.broadcast_to(jnp.arange(16), tokens_BT.shape)
         weights = with_trained(params, moved)
         hidden_BTD, stats = hidden_states(
-            weights, tokens_BT, position_BT, jnp.ones_like(tokens_BT), DEEP, compute
+            weights, tokens_BT, position_BT, jnp.ones_like(tokens_BT), shape, compute
         )
         target_BTD = jnp.sin(jnp.arange(hidden_BTD.size)).reshape(hidden_BTD.shape)
         return (hidden_BTD * target_BTD).astype(jnp.float32).mean(), stats
@@ -48,16 +60,21 @@ def computed(monkeypatch, adapted, compute, mesh, scanned):
 
 
 @pytest.mark.parametrize(
-    ("mesh", "adapted", "remat"),
-    [("alone", True, "none"), ("on a mesh", False, "layers")],
+    ("shape", "mesh", "adapted", "remat"),
+    [
+        (DEEP, "alone", True, "none"),
+        (DEEP, "on a mesh", False, "layers"),
+        (WINDOWED, "alone", False, "layers"),
+    ],
+    ids=["adapted", "on a mesh", "windows"],
 )
-def test_a_scan_computes_what_the_layers_compute(monkeypatch, mesh, adapted, remat):
+def test_a_scan_computes_what_the_layers_compute(monkeypatch, shape, mesh, adapted, remat):
     compute = Compute("float32", remat)
-    (grads, stats), text = computed(monkeypatch, adapted, compute, MESHES[mesh], RUN)
+    (grads, stats), text = computed(monkeypatch, adapted, compute, MESHES[mesh], RUN, shape)
     (expected, expected_stats), unrolled = computed(
-        monkeypatch, adapted, compute, MESHES[mesh], 100
+        monkeypatch, adapted, compute, MESHES[mesh], 100, shape
     )
-    assert len(stats) == len(expected_stats) == 2 * RUN
+    assert len(stats) == len(expected_stats) == shape.num_moe_layers
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=1e-7), grads, expected
     )
