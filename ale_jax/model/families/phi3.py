@@ -46,8 +46,9 @@ def _short_rope(fields: Fields, head_width: int, trained: int) -> Rope:
     factor = given.number("factor", fields.count("max_position_embeddings") / trained)
     own = math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 else 1.0
     scaling = FactorScaling(tuple(map(float, factors)), given.number("attention_factor", own))
+    rope = Rope(given.number("rope_theta"), width, scaling)
     given.refuse_rest()
-    return Rope(given.number("rope_theta"), width, scaling)
+    return rope
 
 
 QKV = ("q_DNH", "k_DGH", "v_DGH")

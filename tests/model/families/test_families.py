@@ -16,7 +16,7 @@ from ale_jax.model.weights.export import export
 from ale_jax.model.weights.layout import is_stored, layout
 from ale_jax.model.weights.load import load_params, open_checkpoint
 from benchmarks.families.mutations import judge, mutate
-from benchmarks.families.tiny import OF_FAMILY, VOCAB, make_model
+from benchmarks.families.tiny import OF_FAMILY, VOCAB, make_model, their_logits
 
 pytestmark = pytest.mark.heavy
 
@@ -24,6 +24,8 @@ pytestmark = pytest.mark.heavy
 TOKENS_BT = np.random.default_rng(0).integers(3, VOCAB, (2, 65)).astype(np.int32)
 POSITION_BT = np.tile(np.arange(65, dtype=np.int32), (2, 1))
 CLOSE = 1e-5  # of the largest
+UNCUT = {"truncate": False}
+TRAINED = {"original_max_position_embeddings": 64}
 
 
 def test_every_family_is_tested():
@@ -72,6 +74,35 @@ def test_logits_and_gradients_are_theirs(pair):
     ours = sum(float((g**2).sum()) for stored, g in leaves if frozen not in stored.names[0])
     np.testing.assert_allclose(ours, total, rtol=1e-4)
     close(gradient["embed_VD"], model.get_input_embeddings().weight.grad.numpy())
+
+
+LONG = {"short_factor": [1.0, 1.5, 2.0, 4.0], "long_factor": [2.0, 3.0, 4.0, 8.0]}
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "factor": 8.0}
+POSITIONS = {
+    "linear": ("llama", {"rope_type": "linear", "factor": 4.0}),
+    "llama3": ("cwm", {"rope_type": "llama3", "original_max_position_embeddings": 32} | LLAMA3),
+    "yarn": ("mistral", {"rope_type": "yarn", "factor": 8.0} | TRAINED),
+    "yarn, untruncated": (
+        "olmo2",
+        {"rope_type": "yarn", "factor": 8.0} | TRAINED | UNCUT,
+    ),
+    "long": ("phi3", {"rope_type": "longrope"} | LONG),
+}
+
+
+@pytest.mark.parametrize(("family", "rope"), POSITIONS.values(), ids=POSITIONS)
+def test_scaled_positions_are_theirs(family, rope, tmp_path):
+    own = {"head_dim": 16} if family != "phi3" else {"original_max_position_embeddings": 1024}
+    if family == "phi3":  # four pairs
+        own |= {"hidden_size": 32, "partial_rotary_factor": 1.0}
+    model = make_model(family, rope_parameters=rope | {"rope_theta": 1e4}, **own)
+    model.save_pretrained(tmp_path)
+    checkpoint = open_checkpoint(tmp_path)
+    assert checkpoint.shape.layers[0].mixer.rope.scaling is not None
+    hidden_BTD, _ = hidden_states(
+        load_params(checkpoint), TOKENS_BT, POSITION_BT, jnp.ones_like(TOKENS_BT), checkpoint.shape
+    )
+    close(logits(load_params(checkpoint), hidden_BTD), their_logits(model, TOKENS_BT))
 
 
 def test_damaged_configurations_are_refused_or_equal(tmp_path):
