@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from ale_jax.command_line import COMMANDS
+from ale_jax.config.engine import Sampling
 from ale_jax.config.worlds import Domain
 from ale_jax.configs.algorithms import PRESETS
 from ale_jax.errors import RolloutsFailed
@@ -19,6 +20,7 @@ from ale_jax.files import write_json
 from ale_jax.launch import main
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.system import serve
+from ale_jax.system.authors_sampling import Defaults
 from ale_jax.system.hosts import run as hosts_run
 from ale_jax.system.hosts import start
 from ale_jax.system.hosts.commands import Alone
@@ -239,8 +241,10 @@ def test_a_server_ends_with_its_engine(launch, monkeypatch):
     def fail():
         raise RolloutsFailed("the engine failed")
 
-    served = contextlib.nullcontext(serve.Serving("url", "key", "step 3", fail))
-    monkeypatch.setattr(serve, "serving", lambda *_: served)
+    served = contextlib.nullcontext(
+        serve.Serving("url", "key", "step 3", Defaults(Sampling(), "the run"), fail)
+    )
+    monkeypatch.setattr(serve, "serving", lambda *_, **__: served)
     answer = launch(None, "serve", SMOKE)
     assert "the engine failed" in refused(answer) and "step 3 answers" in answer[1]
 

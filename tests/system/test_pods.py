@@ -104,6 +104,6 @@ def test_a_pods_sampler_can_be_lowered(name):
         policy.layers[0].mixer.num_kv_heads // mesh.shape["tensor"],
         engine.pages // num_data_shards(mesh),
     )
-    own = f"tensor<{heads}x{pages}x{engine.page_tokens}x{policy.head_width}xbf16>"
+    own = f"tensor<{heads}x{pages}x{engine.page_tokens}x{policy.layers[0].mixer.head_width}xbf16>"
     kernels = [line for line in text.splitlines() if "@tpu_custom_call" in line]
     assert kernels and all(line.count(own) == 2 for line in kernels)

@@ -37,7 +37,8 @@ def read(fields: Fields) -> PolicyShape:
 def _short_rope(fields: Fields, head_width: int, trained: int) -> Rope:
     """The embedding of sequences up to the trained length."""
     given = fields.part("rope_parameters")
-    width = int(head_width * given.number("partial_rotary_factor", 1.0))
+    share = given.number("partial_rotary_factor", fields.number("partial_rotary_factor", 1.0))
+    width = int(head_width * share)
     factors = given.items("short_factor")
     for name in ("rope_type", "type", "long_factor", "original_max_position_embeddings"):
         given.get(name)

@@ -14,6 +14,7 @@ from ale_jax.engine.engine import Engine
 from ale_jax.learn.step import forward
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import hidden_states
+from ale_jax.model.template_dialect import Dialect
 from ale_jax.records import Episode, EpisodeKey, Task
 from ale_jax.status import Status
 from ale_jax.worlds.api import Message
@@ -77,7 +78,8 @@ class _Letters:
     """A tokenizer whose prompts are given numbers."""
 
     stop_ids = STOP
-    chat_template, added_tokens, longest_token = "", (), 1
+    chat_template, added_tokens, longest_token, dialect = "", (), 1, Dialect()
+    variables = frozenset()
 
     def prompt_ids(self, messages, first, tools):
         return prompt(len(messages), 20 if first else 7)

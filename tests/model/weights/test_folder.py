@@ -167,7 +167,10 @@ def test_damaged_files_are_named(damage, message, folder):
 
 
 BAD_FIELDS = [
-    ({"model_type": "gpt2"}, "model_type 'gpt2' is not supported, only llama, qwen2, qwen2_moe, q"),
+    (
+        {"model_type": "gpt2"},
+        "model_type 'gpt2' is not supported, only llama, cwm, helium, q",
+    ),
     ({"hidden_act": "relu2"}, "hidden_act 'relu2' is not one of silu, swish, gelu"),
     ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_window is missing"),
     (

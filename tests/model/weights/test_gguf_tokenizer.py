@@ -182,7 +182,10 @@ BAD = {
     "a negative token": ({"ggml.eos_token_id": -1}, "ggml.eos_token_id -1 is the number of no t"),
     "merges of what is no token": ({"ggml.merges": ["é é"]}, "its tokenizer cannot be read"),
     "merges that are numbers": ({"ggml.merges": [1]}, "its tokenizer cannot be read"),
-    "a template that is a number": ({"chat_template": 1}, "x.gguf: the chat template refuses"),
+    "a template that is a number": (
+        {"chat_template": 1},
+        "x.gguf: the chat template cannot be",
+    ),
     "no scores": ({"ggml.model": "llama"}, "ggml.scores must hold a number for each"),
     "another normalizer": (
         {"ggml.model": "llama", "ggml.remove_extra_whitespaces": True},
