@@ -158,7 +158,7 @@ def _is_contended(before: dict[str, Any], now: dict[str, Any], seconds: float) -
 # Path of the socket in the container. The host stops listening on it before the first command
 # runs.
 TARGET = f"{toolkit.HOME}.sock"
-PREFIX = "ale-sockets-"
+PREFIX = "ale-container-"  # of the folders of a process, whose name follows
 
 
 class RunnerSockets:
@@ -171,7 +171,7 @@ class RunnerSockets:
     """
 
     def __init__(self, api: docker.APIClient, image: str, owner: Owner):
-        self._folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{owner}-"))
+        self._folder = Path(tempfile.mkdtemp(prefix=_prefix(owner)))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._numbers = itertools.count()
         self._reach_containers = _can_mount(api, image, self._folder)
@@ -193,6 +193,10 @@ class RunnerSockets:
         finally:
             listener.close()
             path.unlink()
+
+
+def _prefix(owner: Owner) -> str:
+    return f"{PREFIX}{owner}-"
 
 
 def remove_abandoned() -> None:
@@ -267,7 +271,7 @@ class Accounts:
     def offer(self, image: str, uid: int) -> Iterator[list[Mount]]:
         """Yields the mounts of a container that starts within the block, in which "agent" has the
         id `uid`. The image must be learned."""
-        with tempfile.TemporaryDirectory(prefix="ale-accounts-") as folder:
+        with tempfile.TemporaryDirectory(prefix=_prefix(Owner.current())) as folder:
             mounts = []
             for target, text in self._files[image].items():
                 rows = [row for row in text.splitlines() if row.partition(":")[0] != NAME]

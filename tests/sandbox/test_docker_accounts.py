@@ -10,7 +10,8 @@ import requests
 from docker.errors import DockerException, NotFound
 
 from ale_jax.sandbox import docker_container
-from ale_jax.sandbox.docker_container import Accounts
+from ale_jax.sandbox.cgroups import Owner
+from ale_jax.sandbox.docker_container import PREFIX, Accounts
 from ale_jax.sandbox.hub.node import MAX_LINKS, SYMLINK
 
 ROOT = "root:x:0:0::/root:/bin/bash\n"
@@ -62,6 +63,8 @@ def offered(files):
         passwd, group = mounts
         assert (passwd["Target"], group["Target"]) == ("/etc/passwd", "/etc/group")
         assert stat.S_IMODE(Path(passwd["Source"]).stat().st_mode) == 0o644
+        # By this name, the folder of a process that is killed meanwhile is found.
+        assert Path(passwd["Source"]).parent.name.startswith(f"{PREFIX}{Owner.current()}-")
         return Path(passwd["Source"]).read_text()
 
 
