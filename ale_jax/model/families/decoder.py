@@ -92,7 +92,13 @@ def silu_experts(
     """Returns experts with SiLU gates. num, width, per_token: the names of these fields."""
     if activation(fields) != "silu":
         raise fields.error(f"hidden_act {fields.get('hidden_act')!r:.40}: experts only have silu")
-    total = fields.count(num, most=MOST_EXPERTS)
+    total, groups = fields.count(num, most=MOST_EXPERTS), kind.get("groups", 1)
+    # A group is as good as its two best experts, and a token's experts are of the best groups.
+    if total % groups or (groups > 1 and total < 2 * groups):
+        raise fields.error(f"{total} experts cannot be divided into {groups} groups of two or more")
+    chosen, best = fields.count(per_token, most=total), kind.get("top_groups", 1)
+    if best > groups or chosen > total // groups * best:
+        raise fields.error(f"{chosen} experts cannot be chosen among {best} of {groups} groups")
     return Experts(total, fields.count(per_token, most=total), fields.count(width), **kind)
 
 
@@ -117,6 +123,18 @@ def windowed(fields: Fields, full: Attention, types: list[str]) -> list[Attentio
     return [sliding if kind == SLIDING else full for kind in types]
 
 
+def rotated(fields: Fields, full: Attention) -> list[Attention]:
+    """Returns the attention of each layer: by its type with the file's window, and with a rotary
+    embedding of its own. full: without one."""
+    ropes, mixers = fields.part("rope_parameters"), {}
+    for kind in (FULL, SLIDING):
+        window = fields.count("sliding_window") if kind == SLIDING else 0
+        rope = rope_of(fields, ropes.part(kind), full.head_width)
+        mixers[kind] = dataclasses.replace(full, window=window, rope=rope)
+    ropes.refuse_rest()
+    return [mixers[kind] for kind in layer_types(fields)]
+
+
 def rope(fields: Fields, head_width: int, partial: bool = False) -> Rope:
     """Returns the rotary embedding, from the fields that transformers 5 or 4 writes. partial: the
     family reads partial_rotary_factor, which others ignore, and which is refused for them."""
@@ -130,6 +148,8 @@ def rope_of(fields: Fields, given: Fields, head_width: int, partial: bool = Fals
         given.require("partial_rotary_factor", 1.0)
         fields.require("partial_rotary_factor", 1.0)
     theta = given.number("rope_theta", fields.number("rope_theta", 10_000.0))
+    if theta <= 1:  # all pairs would turn alike, and yarn divides by its logarithm
+        raise fields.error(f"rope_theta {theta} must be above 1")
     share = given.number("partial_rotary_factor", fields.number("partial_rotary_factor", 1.0))
     width = int(head_width * share)
     if width % 2 or not 0 < width <= head_width:

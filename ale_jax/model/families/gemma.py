@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from ale_jax.config.architecture import Layer, PolicyShape
 from ale_jax.model.families.decoder import (
-    FULL,
-    SLIDING,
     attention,
     decoder,
     dense,
-    layer_types,
     num_layers,
     rms,
-    rope_of,
+    rotated,
 )
 from ale_jax.model.families.family import NORMS_AFTER, Family
 from ale_jax.model.families.fields import Fields
@@ -36,15 +31,9 @@ def read_gemma3(fields: Fields) -> PolicyShape:
         fields.get(name)
     fields.require("attn_logit_softcapping", None)
     scale = fields.number("query_pre_attn_scalar") ** -0.5
-    ropes, mixers = fields.part("rope_parameters"), {}
-    for kind in (FULL, SLIDING):
-        full = attention(fields, bias=bias, out_bias=bias, qk_norm="head", scale=scale, rope=None)
-        window = fields.count("sliding_window") if kind == SLIDING else 0
-        rope = rope_of(fields, ropes.part(kind), full.head_width)
-        mixers[kind] = dataclasses.replace(full, window=window, rope=rope)
-    ropes.refuse_rest()
+    full = attention(fields, bias=bias, out_bias=bias, qk_norm="head", scale=scale, rope=None)
     feed = dense(fields, act="hidden_activation")
-    layers = [Layer(mixers[kind], feed, norm) for kind in layer_types(fields)]
+    layers = [Layer(each, feed, norm) for each in rotated(fields, full)]
     return decoder(fields, layers, norm, embed_scale=fields.count("hidden_size") ** 0.5)
 
 

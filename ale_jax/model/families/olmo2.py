@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from ale_jax.config.architecture import Layer, PolicyShape
 from ale_jax.model.families.decoder import (
-    FULL,
-    SLIDING,
     attention,
     decoder,
     dense,
-    layer_types,
     num_layers,
     rms,
-    rope_of,
+    rotated,
 )
 from ale_jax.model.families.family import NORMS_AFTER, Family
 from ale_jax.model.families.fields import Fields
@@ -28,16 +23,11 @@ def read(fields: Fields) -> PolicyShape:
 
 def read_olmo3(fields: Fields) -> PolicyShape:
     norm, bias = rms(fields, place="after"), fields.flag("attention_bias")
-    mixers, ropes = {}, fields.part("rope_parameters")
-    for kind in (FULL, SLIDING):
-        full = attention(fields, bias=bias, out_bias=bias, qk_norm="width", rope=None)
-        window = fields.count("sliding_window") if kind == SLIDING else 0
-        rope = rope_of(fields, ropes.part(kind), full.head_width)
-        mixers[kind] = dataclasses.replace(full, window=window, rope=rope)
-    ropes.refuse_rest()
-    feed = dense(fields)
-    layers = [Layer(mixers[kind], feed, norm) for kind in layer_types(fields)]
-    return decoder(fields, layers, norm)
+    full, feed = (
+        attention(fields, bias=bias, out_bias=bias, qk_norm="width", rope=None),
+        dense(fields),
+    )
+    return decoder(fields, [Layer(each, feed, norm) for each in rotated(fields, full)], norm)
 
 
 OLMO2 = Family("olmo2", "Olmo2ForCausalLM", read, NORMS_AFTER)

@@ -12,11 +12,19 @@ from transformers import AutoModelForCausalLM
 
 from ale_jax.model.families.registry import FAMILIES
 from ale_jax.model.policy import hidden_states, logits
+from ale_jax.model.weights.config import read_config
 from ale_jax.model.weights.export import export
 from ale_jax.model.weights.layout import is_stored, layout
 from ale_jax.model.weights.load import load_params, open_checkpoint
 from benchmarks.families.mutations import judge, mutate
-from benchmarks.families.tiny import OF_FAMILY, VOCAB, make_model, their_logits
+from benchmarks.families.tiny import (
+    OF_FAMILY,
+    VOCAB,
+    YARN,
+    make_config,
+    make_model,
+    their_logits,
+)
 
 pytestmark = pytest.mark.heavy
 
@@ -103,6 +111,27 @@ def test_scaled_positions_are_theirs(family, rope, tmp_path):
         load_params(checkpoint), TOKENS_BT, POSITION_BT, jnp.ones_like(TOKENS_BT), checkpoint.shape
     )
     close(logits(load_params(checkpoint), hidden_BTD), their_logits(model, TOKENS_BT))
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("glm4_moe", {"n_group": 3}, "8 experts cannot be divided into 3 groups"),
+        ("glm4_moe", {"n_group": 8}, "8 experts cannot be divided into 8 groups"),
+        ("glm4_moe", {"topk_group": 5}, "2 experts cannot be chosen among 5 of 4 groups"),
+        ("dots1", {"num_experts_per_tok": 5}, "5 experts cannot be chosen among 2 of 4 groups"),
+        (
+            "qwen3",
+            {"rope_parameters": YARN | {"rope_theta": 1.0}},
+            "rope_theta 1.0 must be above 1",
+        ),
+    ],
+)
+def test_numbers_that_no_model_can_have_are_refused(family, changes, message, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(make_config(family, **changes).to_dict()))
+    with pytest.raises(ValueError, match=message):
+        read_config(path)
 
 
 def test_damaged_configurations_are_refused_or_equal(tmp_path):
