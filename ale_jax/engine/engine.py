@@ -33,8 +33,9 @@ from ale_jax.engine.page_swaps import Layers
 from ale_jax.engine.request import DEFAULT_OPTIONS, EngineStopped, Request, RequestOptions, Sampled
 from ale_jax.engine.scheduler import EngineStats, Scheduler
 from ale_jax.engine.sequence import DecodedTokens
-from ale_jax.model.cache import Cache, cache_sharding, empty_cache
+from ale_jax.model.cache import Cache
 from ale_jax.model.generate import DecodeOutput, prefill_and_decode
+from ale_jax.model.memory import cache_shardings, empty_cache
 from ale_jax.model.params import Params
 from ale_jax.model.sharding import dispatching, num_data_shards
 
@@ -246,7 +247,7 @@ class Engine:
         make = partial(empty_cache, self._policy, shape.pages, shape.page_tokens, dtype)
         if self._mesh is None:
             return make()
-        return jax.jit(make, out_shardings=cache_sharding(self._mesh))()
+        return jax.jit(make, out_shardings=cache_shardings(self._policy, self._mesh))()
 
     def _everywhere(self, near: jax.Array) -> jax.sharding.Sharding:
         """Where each device needs all of an array. near: where it is, without a mesh."""

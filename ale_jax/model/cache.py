@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from flax import struct
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from ale_jax.config.architecture import Attention, PolicyShape
+from ale_jax.config.architecture import Attention
 from ale_jax.model.sharding import RULES
 
 
@@ -41,8 +41,8 @@ def place(dims: str, mesh: AbstractMesh | Mesh) -> PartitionSpec:
     return PartitionSpec(*cuts)
 
 
-def cache_sharding(mesh: AbstractMesh | Mesh) -> NamedSharding:
-    """Returns the sharding of the pages of every layer."""
+def page_sharding(mesh: AbstractMesh | Mesh) -> NamedSharding:
+    """Returns the sharding of pages."""
     return NamedSharding(mesh, place("GP", mesh))
 
 
@@ -135,19 +135,17 @@ class LayerRows:
 Cache = list[LayerPages]
 
 
-def empty_cache(
-    shape: PolicyShape, num_pages: int, page_tokens: int, dtype: jnp.dtype = jnp.float32
-) -> Cache:
-    """Returns a cache of zeros. dtype int8: symmetric quantisation, with one scale per token and
+def empty_pages(kind: Attention, num_pages: int, page_tokens: int, dtype: jnp.dtype) -> LayerPages:
+    """Returns pages of zeros. dtype int8: symmetric quantisation, with one scale per token and
     head."""
 
-    def zeros(kind: Attention) -> Stored:
+    def zeros() -> Stored:
         size = (kind.num_kv_heads, num_pages, page_tokens, kind.head_width)
         if dtype == jnp.int8:
             return Int8(jnp.zeros(size, jnp.int8), jnp.zeros((*size[:-1], 1), jnp.float32))
         return jnp.zeros(size, dtype)
 
-    return [LayerPages(zeros(layer.mixer), zeros(layer.mixer)) for layer in shape.layers]
+    return LayerPages(zeros(), zeros())
 
 
 @on_each_shard("GP B B B BTG BTG -> GP")

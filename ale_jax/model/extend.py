@@ -2,121 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
-from typing import Self
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
-from ale_jax.config.architecture import Attention, PolicyShape
-from ale_jax.model.blockwise_attention import in_reach
-from ale_jax.model.cache import LayerPages, LayerRows, gather_rows, load, write_pages
+from ale_jax.config.architecture import PolicyShape
 from ale_jax.model.compute import scaled
-from ale_jax.model.layers import (
-    feed_forward,
-    final_hidden,
-    masked_attention,
-    project_out,
-    project_qkv,
-    residual_blocks,
-)
-from ale_jax.model.paged_attention import has_kernel, paged_attention
+from ale_jax.model.layers import feed_forward, final_hidden, residual_blocks
+from ale_jax.model.memory import Memory, NewTokens, mix
 from ale_jax.model.params import Params
-
-
-@struct.dataclass
-class InPages:
-    """Memory in the pages of the cache. platform: in a decode step its kernel reads the pages, if
-    it has one; otherwise they are gathered into rows."""
-
-    pages: LayerPages
-    page_BW: jax.Array
-    platform: str = struct.field(pytree_node=False)
-
-    def write(self, position_BT, is_real_BT, k_BTGH, v_BTGH) -> InPages:
-        pages = write_pages(self.pages, self.page_BW, position_BT, is_real_BT, k_BTGH, v_BTGH)
-        return dataclasses.replace(self, pages=pages)
-
-    def attend(self, q_BTNH, position_BT, kind) -> jax.Array:
-        """Computes the attention of each query to the positions up to its own, [B,T,N,H]."""
-        if q_BTNH.shape[1] == 1 and has_kernel(self.platform, self.pages, kind):
-            out_BNH = paged_attention(
-                q_BTNH[:, 0],
-                self.pages,
-                self.page_BW,
-                position_BT[:, 0] + 1,
-                self.platform,
-                kind.scale,
-            )
-            return out_BNH[:, None]
-        rows = gather_rows(self.pages, self.page_BW)
-        place_M = jnp.arange(rows.num_places)
-        mask_BTM = in_reach(position_BT, place_M[None], kind.window)
-        return _attend(rows, q_BTNH, mask_BTM, kind)
-
-
-@struct.dataclass
-class InRows:
-    """Memory for platforms without such a kernel: the tokens of the pages are gathered once for all
-    decode steps of a dispatch.
-
-    The tokens of these steps follow them: the n-th token of each conversation is stored at the n-th
-    of `steps` places. A step therefore writes at one place, instead of a different one for each
-    conversation.
-
-    start_B: tokens that were there before. count: steps so far. first: the first of the places.
-    """
-
-    rows: LayerRows
-    start_B: jax.Array
-    count: jax.Array
-    first: int = struct.field(pytree_node=False)
-    steps: int = struct.field(pytree_node=False)
-
-    @classmethod
-    def gather(cls, pages: LayerPages, page_BW: jax.Array, start_B: jax.Array, steps: int) -> Self:
-        W, b = page_BW.shape[1], pages.page_tokens
-        room = -(-steps // b)  # any pages will do: their content is masked
-        rows = gather_rows(pages, jnp.pad(page_BW, ((0, 0), (0, room))))
-        return cls(rows, start_B, jnp.int32(0), W * b, steps)
-
-    def write(self, position_BT, is_real_BT, k_BTGH, v_BTGH) -> InRows:
-        rows = self.rows.put(self.first + self.count, k_BTGH, v_BTGH)
-        return dataclasses.replace(self, rows=rows, count=self.count + 1)
-
-    def attend(self, q_BTNH, position_BT, kind) -> jax.Array:
-        place_M = jnp.arange(self.rows.num_places)
-        before_BM = place_M[None, :] < self.start_B[:, None]
-        written_M = (place_M >= self.first) & (place_M < self.first + self.count)
-        mask_BTM = (before_BM | written_M[None, :])[:, None]
-        if kind.window:
-            decoded_BM = self.start_B[:, None] + place_M[None, :] - self.first
-            key_BM = jnp.where(place_M[None, :] < self.first, place_M[None, :], decoded_BM)
-            mask_BTM &= in_reach(position_BT, key_BM, kind.window)
-        return _attend(self.rows, q_BTNH, mask_BTM, kind)
-
-    def scatter(self, pages: LayerPages, page_BW: jax.Array, end_B: jax.Array) -> LayerPages:
-        """Writes the decoded tokens before position `end_B` of each conversation to the pages."""
-        position_BT = self.start_B[:, None] + jnp.arange(self.steps)[None, :]
-        is_real_BT = position_BT < end_B[:, None]
-        return write_pages(
-            pages, page_BW, position_BT, is_real_BT, *self.rows.take(self.first, self.steps)
-        )
-
-
-Memory = InPages | InRows  # the keys and values of the conversations in one layer
-
-
-def _attend(
-    rows: LayerRows,
-    q_BTNH: jax.Array,
-    mask_BTM: jax.Array,
-    kind: Attention,
-) -> jax.Array:
-    k_BGMH, v_BGMH = (load(stored, q_BTNH.dtype) for stored in (rows.k_BGMH, rows.v_BGMH))
-    return masked_attention(q_BTNH, k_BGMH, v_BGMH, mask_BTM, kind)
 
 
 def extend(
@@ -135,19 +30,13 @@ def extend(
     layers that have experts, [B,T,L,K] int16 (None if no layer has any).
     """
     offset_BT = jnp.arange(tokens_BT.shape[1])[None, :]
-    position_BT, is_real_BT = start_B[:, None] + offset_BT, offset_BT < count_B[:, None]
+    new = NewTokens(start_B[:, None] + offset_BT, offset_BT < count_B[:, None])
     x_BTD = scaled(params["embed_VD"][tokens_BT], shape.embed_scale)
     extended, expert_LBTK = [], []
     for kind, layer, layer_memory in zip(shape.layers, params["layers"], memory, strict=True):
-
-        def mix(h_BTD, kind=kind, layer=layer, memory=layer_memory):
-            q, k, v = project_qkv(layer, h_BTD, position_BT, kind)
-            memory = memory.write(position_BT, is_real_BT, k, v)
-            out_BTNH = memory.attend(q, position_BT, kind.mixer)
-            return project_out(layer, out_BTNH, kind.mixer), memory
-
+        mixed = partial(mix, layer, memory=layer_memory, new=new, kind=kind)
         feed = partial(feed_forward, layer, kind=kind)
-        x_BTD, layer_memory, stats = residual_blocks(layer, x_BTD, kind, mix, feed)
+        x_BTD, layer_memory, stats = residual_blocks(layer, x_BTD, kind, mixed, feed)
         extended.append(layer_memory)
         if stats is not None:
             expert_LBTK.append(stats.expert_TK.reshape(*tokens_BT.shape, -1))

@@ -14,12 +14,12 @@ import jax.numpy as jnp
 from flax import struct
 from jax.sharding import PartitionSpec
 
-from ale_jax.config.architecture import Layer, PolicyShape
-from ale_jax.model.cache import Cache, LayerPages
+from ale_jax.config.architecture import PolicyShape
+from ale_jax.model.cache import Cache
 from ale_jax.model.compute import EXACT, in_step
-from ale_jax.model.extend import InPages, InRows, Memory, extend
+from ale_jax.model.extend import extend
 from ale_jax.model.guides import MAX_TOP_LOGPROBS, Guides, num_words
-from ale_jax.model.paged_attention import has_kernel
+from ale_jax.model.memory import Conversations, Memory, in_decode, in_prefill, kept
 from ale_jax.model.params import Params
 from ale_jax.model.policy import logits
 from ale_jax.model.sampler import SlotState, sample
@@ -103,17 +103,14 @@ def prefill_and_decode(
     )
     static = _DecodeArguments(shape, steps, stop_ids, record_experts, record_left)
 
-    def memory_of(layer: Layer, pages: LayerPages) -> Memory:
-        if has_kernel(platform, pages, layer.mixer):
-            return InPages(pages, page_SW, platform)
-        return InRows.gather(pages, page_SW, state.position_S, steps)
-
-    memory = list(map(memory_of, shape.layers, cache))
-    memory, end, output = _decode(params, memory, state, guides, static)
-    cache = [
-        each.scatter(pages, page_SW, end.position_S) if isinstance(each, InRows) else each.pages
-        for pages, each in zip(cache, memory, strict=True)
+    held = Conversations(page_SW, state.position_S)
+    memory = [
+        in_decode(kind, each, held, steps, platform)
+        for kind, each in zip(shape.layers, cache, strict=True)
     ]
+    memory, end, output = _decode(params, memory, state, guides, static)
+    held = Conversations(page_SW, end.position_S)
+    cache = [kept(now, before, held) for now, before in zip(memory, cache, strict=True)]
     output = dataclasses.replace(
         output, start_S=state.position_S, prefill_expert_QRTLK=expert_QRTLK
     )
@@ -160,14 +157,16 @@ def _prefill(
     def prefill_one(size: int, carry):
         batch, cache, expert_QRTLK = carry
         weights, now = in_step(params, batch)
-        page_RW = page_SW[prefill.slot_QR[now]]
-        memory: list[Memory] = [InPages(pages, page_RW, platform) for pages in cache]
         tokens_RT = prefill.tokens_QRT[now, :, :size]
         start_R, count_R = prefill.start_QR[now], prefill.count_QR[now]
+        held = Conversations(page_SW[prefill.slot_QR[now]], start_R)
+        layers = list(zip(shape.layers, cache, strict=True))
+        memory = [in_prefill(kind, each, held, platform) for kind, each in layers]
         memory, _, expert_RTLK = extend(weights, memory, tokens_RT, start_R, count_R, shape)
         if expert_QRTLK is not None:
             expert_QRTLK = expert_QRTLK.at[now, :, :size].set(expert_RTLK)
-        return batch + 1, list(map(_pages, memory)), expert_QRTLK
+        cache = [kept(now, before, held) for now, before in zip(memory, cache, strict=True)]
+        return batch + 1, cache, expert_QRTLK
 
     def prefill_runs(carry):
         """For each size in turn, takes the batches up to the next one of another size."""
@@ -186,11 +185,6 @@ def _prefill(
     )
     _, cache, expert_QRTLK = jax.lax.while_loop(is_left, prefill_runs, (0, cache, expert_QRTLK))
     return cache, expert_QRTLK
-
-
-def _pages(memory: Memory) -> LayerPages:
-    assert isinstance(memory, InPages)
-    return memory.pages
 
 
 def _expert_buffer(*tokens: int, shape: PolicyShape) -> jax.Array:

@@ -19,11 +19,11 @@ from ale_jax.config.run import RunConfig
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.learn.critics import abstract_critics
 from ale_jax.learn.state import abstract_trained, make_optimizer, place_moments
-from ale_jax.model.cache import cache_sharding, empty_cache
 from ale_jax.model.capacity_dispatch import SLACK
 from ale_jax.model.compute import has_own_weights, sampler_shardings, served_weights
 from ale_jax.model.guides import guides_bytes, masks_bytes
 from ale_jax.model.layers import scanned
+from ale_jax.model.memory import cache_shardings, empty_cache
 from ale_jax.model.params import is_param, param_table
 from ale_jax.model.policy import SCORE_BLOCK
 from ale_jax.model.replicas import devices_of_engine, engine_sizes
@@ -257,8 +257,11 @@ def _cache_bytes(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> 
     engine.shard(num_data_shards(mesh))  # ValueError if it cannot be divided
     dtype = jnp.int8 if engine.int8_cache else jnp.dtype(config.learn.compute_dtype)
     make = partial(empty_cache, policy, engine.pages, engine.page_tokens, dtype)
-    pages, place = jax.eval_shape(make), cache_sharding(mesh)
-    return _bytes(_placed(pages, jax.tree.map(lambda _: place, pages)))
+    layers = zip(jax.eval_shape(make), cache_shardings(policy, mesh), strict=True)
+    return sum(
+        _bytes(_placed(kept, jax.tree.map(lambda _, place=place: place, kept)))
+        for kept, place in layers
+    )
 
 
 def _tokens_per_device(config: RunConfig, mesh: AbstractMesh) -> int:

@@ -9,7 +9,7 @@ from jax.sharding import AxisType, Mesh
 from ale_jax.config.hardware import MeshShape
 from ale_jax.engine.dispatch import ExpertRecord
 from ale_jax.engine.page_swaps import PageSwaps
-from ale_jax.model.cache import cache_sharding, empty_cache
+from ale_jax.model.memory import cache_shardings, empty_cache
 from tests.engine.shapes import engine_shape
 from tests.model.shapes import MOE
 
@@ -40,7 +40,7 @@ def test_what_is_taken_out_comes_back_elsewhere_to_the_last_bit(dtype, axes):
     shards, mesh = (1, None) if axes is None else (2, _mesh(*axes))
     cache = _noise(empty_cache(MOE, 20 * shards, 8, jnp.dtype(dtype)))
     if mesh is not None:
-        cache = jax.device_put(cache, cache_sharding(mesh))
+        cache = jax.device_put(cache, cache_shardings(MOE, mesh))
     record = ExpertRecord(engine_shape(max_sequences=2, pages=20 * shards), MOE, shards)
     record._expert_pLK[:] = np.random.default_rng(1).integers(0, 8, record._expert_pLK.shape)
     last, before = shards - 1, jax.device_get(cache)

@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from ale_jax.model.cache import empty_cache
 from ale_jax.model.generate import PrefillBatches, prefill_and_decode
+from ale_jax.model.memory import empty_cache
 from ale_jax.model.params import init_params
 from ale_jax.model.sampler import SlotState
 from tests.model.shapes import DENSE

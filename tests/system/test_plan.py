@@ -15,9 +15,10 @@ from ale_jax.data.packing import Sample, pack, text_turn
 from ale_jax.learn.critics import Critics
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec
-from ale_jax.model.cache import cache_sharding, copy_out, empty_cache
+from ale_jax.model.cache import copy_out
 from ale_jax.model.compute import sampling_weights
 from ale_jax.model.guides import num_words
+from ale_jax.model.memory import cache_shardings, empty_cache
 from ale_jax.model.params import param_table
 from ale_jax.model.sharding import make_mesh, num_data_shards
 from ale_jax.model.weights.shape import policy_shape
@@ -58,7 +59,7 @@ def test_state_takes_what_is_planned(mesh):
     assert needs["keys and values of the sampler"] == whole // 8  # 4 shares x 2 kv heads, or 8
     devices = make_mesh(mesh)
     with jax.set_mesh(devices):
-        cache = jax.device_put(cache, cache_sharding(devices))
+        cache = jax.device_put(cache, cache_shardings(policy, devices))
         shards = num_data_shards(devices)
         page_BW = np.zeros((shards, config.engine.shard(shards).swapped_pages), np.int32)
         moved = on_one_device(copy_out(cache, page_BW))

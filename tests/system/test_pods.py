@@ -13,8 +13,8 @@ from ale_jax.config.model import FULL
 from ale_jax.engine.dispatch import PrefillBatcher, page_table, slot_state
 from ale_jax.learn.state import abstract_trained
 from ale_jax.learn.step import forward
-from ale_jax.model.cache import cache_sharding, empty_cache
 from ale_jax.model.generate import prefill_and_decode
+from ale_jax.model.memory import cache_shardings, empty_cache
 from ale_jax.model.moe import balancing_loss
 from ale_jax.model.params import is_param, param_table
 from ale_jax.model.replicas import engine_sizes
@@ -86,9 +86,13 @@ def test_a_pods_sampler_can_be_lowered(name):
                 places,
                 is_leaf=is_param,
             ),
-            jax.tree.map(
-                lambda x: jax.ShapeDtypeStruct(x.shape, dtype, sharding=cache_sharding(mesh)), cache
-            ),
+            [
+                jax.tree.map(
+                    lambda x, place=place: jax.ShapeDtypeStruct(x.shape, dtype, sharding=place),
+                    kept,
+                )
+                for kept, place in zip(cache, cache_shardings(policy, mesh), strict=True)
+            ],
             slot_state([], engine.max_sequences),
             page_table([], engine),
             PrefillBatcher(engine, num_data_shards(mesh)).arrays(),

@@ -1,0 +1,106 @@
+"""Keys and values of conversations that a call extends: in the pages of the cache, or gathered."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Self
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from ale_jax.config.architecture import Attention
+from ale_jax.model.blockwise_attention import in_reach
+from ale_jax.model.cache import LayerPages, LayerRows, gather_rows, load, write_pages
+from ale_jax.model.layers import masked_attention
+from ale_jax.model.paged_attention import has_kernel, paged_attention
+
+
+@struct.dataclass
+class InPages:
+    """Memory in the pages of the cache. platform: in a decode step its kernel reads the pages, if
+    it has one; otherwise they are gathered into rows."""
+
+    pages: LayerPages
+    page_BW: jax.Array
+    platform: str = struct.field(pytree_node=False)
+
+    def write(self, position_BT, is_real_BT, k_BTGH, v_BTGH) -> InPages:
+        pages = write_pages(self.pages, self.page_BW, position_BT, is_real_BT, k_BTGH, v_BTGH)
+        return dataclasses.replace(self, pages=pages)
+
+    def attend(self, q_BTNH, position_BT, kind) -> jax.Array:
+        """Computes the attention of each query to the positions up to its own, [B,T,N,H]."""
+        if q_BTNH.shape[1] == 1 and has_kernel(self.platform, self.pages, kind):
+            out_BNH = paged_attention(
+                q_BTNH[:, 0],
+                self.pages,
+                self.page_BW,
+                position_BT[:, 0] + 1,
+                self.platform,
+                kind.scale,
+            )
+            return out_BNH[:, None]
+        rows = gather_rows(self.pages, self.page_BW)
+        place_M = jnp.arange(rows.num_places)
+        mask_BTM = in_reach(position_BT, place_M[None], kind.window)
+        return _attend(rows, q_BTNH, mask_BTM, kind)
+
+
+@struct.dataclass
+class InRows:
+    """Memory for platforms without such a kernel: the tokens of the pages are gathered once for all
+    decode steps of a dispatch.
+
+    The tokens of these steps follow them: the n-th token of each conversation is stored at the n-th
+    of `steps` places. A step therefore writes at one place, instead of a different one for each
+    conversation.
+
+    start_B: tokens that were there before. count: steps so far. first: the first of the places.
+    """
+
+    rows: LayerRows
+    start_B: jax.Array
+    count: jax.Array
+    first: int = struct.field(pytree_node=False)
+    steps: int = struct.field(pytree_node=False)
+
+    @classmethod
+    def gather(cls, pages: LayerPages, page_BW: jax.Array, start_B: jax.Array, steps: int) -> Self:
+        W, b = page_BW.shape[1], pages.page_tokens
+        room = -(-steps // b)  # any pages will do: their content is masked
+        rows = gather_rows(pages, jnp.pad(page_BW, ((0, 0), (0, room))))
+        return cls(rows, start_B, jnp.int32(0), W * b, steps)
+
+    def write(self, position_BT, is_real_BT, k_BTGH, v_BTGH) -> InRows:
+        rows = self.rows.put(self.first + self.count, k_BTGH, v_BTGH)
+        return dataclasses.replace(self, rows=rows, count=self.count + 1)
+
+    def attend(self, q_BTNH, position_BT, kind) -> jax.Array:
+        place_M = jnp.arange(self.rows.num_places)
+        before_BM = place_M[None, :] < self.start_B[:, None]
+        written_M = (place_M >= self.first) & (place_M < self.first + self.count)
+        mask_BTM = (before_BM | written_M[None, :])[:, None]
+        if kind.window:
+            decoded_BM = self.start_B[:, None] + place_M[None, :] - self.first
+            key_BM = jnp.where(place_M[None, :] < self.first, place_M[None, :], decoded_BM)
+            mask_BTM &= in_reach(position_BT, key_BM, kind.window)
+        return _attend(self.rows, q_BTNH, mask_BTM, kind)
+
+    def scatter(self, pages: LayerPages, page_BW: jax.Array, end_B: jax.Array) -> LayerPages:
+        """Writes the decoded tokens before position `end_B` of each conversation to the pages."""
+        position_BT = self.start_B[:, None] + jnp.arange(self.steps)[None, :]
+        is_real_BT = position_BT < end_B[:, None]
+        return write_pages(
+            pages, page_BW, position_BT, is_real_BT, *self.rows.take(self.first, self.steps)
+        )
+
+
+def _attend(
+    rows: LayerRows,
+    q_BTNH: jax.Array,
+    mask_BTM: jax.Array,
+    kind: Attention,
+) -> jax.Array:
+    k_BGMH, v_BGMH = (load(stored, q_BTNH.dtype) for stored in (rows.k_BGMH, rows.v_BGMH))
+    return masked_attention(q_BTNH, k_BGMH, v_BGMH, mask_BTM, kind)

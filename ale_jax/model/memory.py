@@ -1,0 +1,86 @@
+"""What the engine keeps of conversations in a layer, by the kind of its mixer. All choices by kind
+that the engine's programs make are here.
+
+Attention: keys and values in pages.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
+
+from ale_jax.config.architecture import Layer, PolicyShape
+from ale_jax.model.cache import Cache, LayerPages, empty_pages, page_sharding
+from ale_jax.model.kv_memory import InPages, InRows
+from ale_jax.model.layers import project_out, project_qkv
+from ale_jax.model.paged_attention import has_kernel
+from ale_jax.model.params import Params
+
+Memory = InPages | InRows  # of the conversations in one layer, while they are extended
+
+
+class Conversations(NamedTuple):
+    """The conversations of a call: the pages of each, and where they are extended from.
+
+    page_BW: the pages of each. position_B: of its next token.
+    """
+
+    page_BW: jax.Array
+    position_B: jax.Array
+
+
+class NewTokens(NamedTuple):
+    """position_BT: in the conversation. is_real_BT: whether the token is kept; others are
+    padding."""
+
+    position_BT: jax.Array
+    is_real_BT: jax.Array
+
+
+def empty_cache(
+    shape: PolicyShape, num_pages: int, page_tokens: int, dtype: jnp.dtype = jnp.float32
+) -> Cache:
+    """Returns a cache of zeros. dtype int8: symmetric quantisation, with one scale per token and
+    head."""
+    return [empty_pages(layer.mixer, num_pages, page_tokens, dtype) for layer in shape.layers]
+
+
+def cache_shardings(shape: PolicyShape, mesh: AbstractMesh | Mesh) -> list[NamedSharding]:
+    """Returns the sharding of what is kept of each layer, which holds for all of its arrays."""
+    return [page_sharding(mesh) for _ in shape.layers]
+
+
+def in_prefill(kind: Layer, kept: LayerPages, held: Conversations, platform: str) -> Memory:
+    """Returns the memory of a layer for chunks of context."""
+    return InPages(kept, held.page_BW, platform)
+
+
+def in_decode(
+    kind: Layer, kept: LayerPages, held: Conversations, steps: int, platform: str
+) -> Memory:
+    """Returns the memory of a layer for decode steps of all slots."""
+    if has_kernel(platform, kept, kind.mixer):
+        return InPages(kept, held.page_BW, platform)
+    return InRows.gather(kept, held.page_BW, held.position_B, steps)
+
+
+def kept(memory: Memory, before: LayerPages, held: Conversations) -> LayerPages:
+    """Returns what is kept of a layer's memory. before: what was kept of the layer. held: at the
+    end."""
+    if isinstance(memory, InRows):
+        return memory.scatter(before, held.page_BW, held.position_B)
+    return memory.pages
+
+
+def mix(
+    layer: Params, h_BTD: jax.Array, memory: Memory, new: NewTokens, kind: Layer
+) -> tuple[jax.Array, Memory]:
+    """Returns what a layer's mixer makes of new tokens and its memory, [B,T,D], and the memory with
+    these tokens."""
+    q, k, v = project_qkv(layer, h_BTD, new.position_BT, kind)
+    memory = memory.write(*new, k, v)
+    out_BTNH = memory.attend(q, new.position_BT, kind.mixer)
+    return project_out(layer, out_BTNH, kind.mixer), memory
