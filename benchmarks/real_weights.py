@@ -86,7 +86,11 @@ def mean_nll(params: Params, tokens_BT: np.ndarray, shape: PolicyShape) -> jax.A
     position_BT = jax.numpy.broadcast_to(jax.numpy.arange(tokens_BT.shape[1]), tokens_BT.shape)
     one_segment_BT = jax.numpy.ones_like(tokens_BT)
     hidden_BTD, _ = hidden_states(params, tokens_BT, position_BT, one_segment_BT, shape)
-    return -score_tokens(params, tokens_BT, hidden_BTD, position_BT).logp_BT[:, 1:].mean()
+    return (
+        -score_tokens(params, tokens_BT, hidden_BTD, position_BT, cap=shape.logit_cap)
+        .logp_BT[:, 1:]
+        .mean()
+    )
 
 
 def print_table(findings: list[Finding]) -> None:

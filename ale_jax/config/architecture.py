@@ -68,7 +68,8 @@ class Attention:
 
     scale: of the scores. rope: None: no positions. window: a token sees itself and the window - 1
     tokens before it; 0: all before it. qk_norm: an RMS norm of queries and keys, over each head, or
-    over the width of all heads. bias: of queries, keys and values; out_bias: of the output.
+    over the width of all heads. bias: of queries, keys and values; out_bias: of the output. cap:
+    scores become cap * tanh(score / cap); 0: they stay as they are.
     """
 
     num_heads: int
@@ -80,6 +81,7 @@ class Attention:
     qk_norm: Literal["", "head", "width"] = ""
     bias: bool = False
     out_bias: bool = False
+    cap: float = 0.0
 
 
 Activation = Literal["silu", "gelu", "gelu_tanh"]
@@ -155,7 +157,8 @@ class PolicyShape:
 
     family: whose tensors have the names that a checkpoint of it uses; empty: none that
     transformers has. norm: the final one. embed_scale: of the rows of the embedding. hidden_scale:
-    of the final hidden states, and so of the logits. source: the text of the config.json that the
+    of the final hidden states, and so of the logits. logit_cap: of the logits, as an attention's
+    `cap` is of its scores. source: the text of the config.json that the
     shape was read from, which an export hands on; empty: of no file.
     """
 
@@ -168,6 +171,7 @@ class PolicyShape:
     family: str
     embed_scale: float = 1.0
     hidden_scale: float = 1.0
+    logit_cap: float = 0.0
     source: str = dataclasses.field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:

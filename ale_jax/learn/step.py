@@ -107,7 +107,13 @@ def forward(
     if batch.get("mask_id_BT") is not None:
         masks = SamplingMasks(batch["mask_id_BT"], batch["mask_BIw"])
     scores = score_tokens(
-        params, tokens_BT, hidden_BTD, position_BT, masks, batch.get("temperature_BT")
+        params,
+        tokens_BT,
+        hidden_BTD,
+        position_BT,
+        masks,
+        batch.get("temperature_BT"),
+        shape.logit_cap,
     )
     if not stats:
         return scores, None

@@ -58,7 +58,7 @@ def packed_attention(
     mesh, segment_BT = jax.sharding.get_abstract_mesh(), places.segment_BT
     if context_devices() > 1:
         return context_attention(q_BTNH, k_BTGH, v_BTGH, places, kind)
-    attention = _kernel(q_BTNH.shape, q_BTNH.dtype)
+    attention = _kernel(q_BTNH.shape, q_BTNH.dtype, kind)
     if attention is xla_attention or mesh.empty or mesh.size == 1:
         return attention(q_BTNH, k_BTGH, v_BTGH, segment_BT, kind)
     rows = row_axes(q_BTNH.shape[0], mesh)
@@ -71,14 +71,15 @@ def packed_attention(
     )(q_BTNH, k_BTGH, v_BTGH, segment_BT)
 
 
-def _kernel(q_shape: tuple[int, ...], dtype: jnp.dtype) -> Kernel:
-    """The platform's fused kernel if it supports these arrays, else `xla_attention`."""
+def _kernel(q_shape: tuple[int, ...], dtype: jnp.dtype, kind: Attention) -> Kernel:
+    """The platform's fused kernel if it supports these arrays and this kind, else
+    `xla_attention`."""
     _, T, _, H = q_shape
     mesh = jax.sharding.get_abstract_mesh()
     device = jax.devices()[0] if mesh.empty else mesh.abstract_device
     if device.platform == "tpu" and splash_takes(T, H):
         return splash_attention
-    if device.device_kind.startswith("NVIDIA") and cudnn_takes(H, dtype):
+    if device.device_kind.startswith("NVIDIA") and cudnn_takes(dtype, kind):
         return cudnn_attention
     return xla_attention
 

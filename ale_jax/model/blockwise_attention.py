@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from ale_jax.config.architecture import Attention
+from ale_jax.model.compute import soft_capped
 
 BLOCK = 512  # tokens, at most
 _MASKED = -1e30  # finite, so that a query that sees no key does not give NaN
@@ -35,6 +36,11 @@ def in_reach(query_BT: jax.Array, key_BM: jax.Array, window: int) -> jax.Array:
     behind_BTM = query_BT[:, :, None] - key_BM[:, None, :]
     is_past_BTM = behind_BTM >= 0
     return is_past_BTM & (behind_BTM < window) if window else is_past_BTM
+
+
+def scores(product: jax.Array, kind: Attention) -> jax.Array:
+    """Returns the scores of products of queries and keys, before any mask."""
+    return soft_capped(product * kind.scale, kind.cap)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(5,))
@@ -102,7 +108,11 @@ def _backward(kind: Attention, kept, d_out_BTNH):
             score = _scores(q_BGxH, k_BGmH, query_places, key_places, kind)
             weight = jnp.exp(score - lse_BGx[..., None])
             d_weight = _product("bgxh,bgmh->bgxm", d_out_BGxH, v_BGmH)
-            d_score = (weight * (d_weight - delta_BGx[..., None]) * kind.scale).astype(q_BGxH.dtype)
+            d_score = weight * (d_weight - delta_BGx[..., None]) * kind.scale
+            if kind.cap:
+                capped = jnp.maximum(score, -kind.cap)  # the square of a masked one overflows
+                d_score *= 1 - (capped / kind.cap) ** 2
+            d_score = d_score.astype(q_BGxH.dtype)
             dq = _product("bgxm,bgmh->bgxh", d_score, k_BGmH)
             dk = _product("bgxm,bgxh->bgmh", d_score, q_BGxH)
             weight = weight.astype(d_out_BGxH.dtype)
@@ -182,5 +192,5 @@ def _scores(
 ) -> jax.Array:
     mask_Btm = _mask(queries, keys, kind)
     mask_Bxm = jnp.repeat(mask_Btm, q_BGxH.shape[2] // mask_Btm.shape[1], axis=1)
-    score = _product("bgxh,bgmh->bgxm", q_BGxH, k_BGmH)
-    return jnp.where(mask_Bxm[:, None], score * kind.scale, _MASKED)
+    product = _product("bgxh,bgmh->bgxm", q_BGxH, k_BGmH)
+    return jnp.where(mask_Bxm[:, None], scores(product, kind), _MASKED)

@@ -217,6 +217,11 @@ def scaled(x: jax.Array, factor: float) -> jax.Array:
     return x if factor == 1.0 else x * jnp.asarray(factor, x.dtype)
 
 
+def soft_capped(x: jax.Array, cap: float) -> jax.Array:
+    """Returns cap * tanh(x / cap), which lies between -cap and cap; x itself if the cap is 0."""
+    return cap * jnp.tanh(x / cap) if cap else x
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def product(x: jax.Array, weight: jax.Array, dtype: jnp.dtype | None = None) -> jax.Array:
     """x [*E,...,D] times weight [*E,D,F] -> [*E,...,F], where E may be missing.

@@ -221,7 +221,8 @@ def _decode(
         memory, hidden_S1D, expert_S1LK = extend(
             weights, memory, state.token_S[:, None], state.position_S, active_S, static.shape
         )
-        sampled = sample(logits(weights, hidden_S1D)[:, 0], state, guides, i, static.record_left)
+        logits_SV = logits(weights, hidden_S1D, static.shape.logit_cap)[:, 0]
+        sampled = sample(logits_SV, state, guides, i, static.record_left)
         new = DecodeOutput(
             jnp.where(active_S, sampled.token_S, -1),
             sampled.logp_mu_S,

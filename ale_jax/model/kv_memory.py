@@ -38,7 +38,7 @@ class InPages:
                 self.page_BW,
                 position_BT[:, 0] + 1,
                 self.platform,
-                kind.scale,
+                kind,
             )
             return out_BNH[:, None]
         rows = gather_rows(self.pages, self.page_BW)

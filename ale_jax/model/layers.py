@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from ale_jax.config.architecture import Attention, Dense, Layer, Norm, PolicyShape
+from ale_jax.model.blockwise_attention import scores
 from ale_jax.model.compute import product, scaled, weight
 from ale_jax.model.moe import RouterStats, moe
 from ale_jax.model.params import Params
@@ -83,7 +84,7 @@ def masked_attention(
     q_BGxH = q_BTNH.reshape(B, T, G, r, H).swapaxes(1, 2).reshape(B, G, T * r, H)
     score_BGxM = jnp.einsum("bgxh,bgmh->bgxm", q_BGxH, k_BGMH, preferred_element_type=jnp.float32)
     mask_BxM = jnp.repeat(mask_BTM, r, axis=1)
-    score_BGxM = jnp.where(mask_BxM[:, None], score_BGxM * kind.scale, MASKED)
+    score_BGxM = jnp.where(mask_BxM[:, None], scores(score_BGxM, kind), MASKED)
     largest_BGx1 = jax.lax.stop_gradient(score_BGxM.max(axis=-1, keepdims=True))
     weight_BGxM = jnp.exp(score_BGxM - largest_BGx1)
     total_BGx1 = weight_BGxM.sum(axis=-1, keepdims=True)

@@ -21,7 +21,7 @@ from jax.experimental.pallas.ops.tpu import splash_attention as splash
 from ale_jax.config.architecture import Attention
 from ale_jax.model.cache import Int8, LayerPages, on_each_shard
 
-Kernel = Callable[[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
+Kernel = Callable[..., jax.Array]  # of queries, keys, values, pages and lengths, with a soft cap
 
 
 def has_kernel(platform: str, pages: LayerPages, kind: Attention) -> bool:
@@ -36,32 +36,40 @@ def paged_attention(
     page_BW: jax.Array,
     length_B: jax.Array,
     platform: str,
-    scale: float,
+    kind: Attention,
 ) -> jax.Array:
     """Computes the grouped-query attention of one query per conversation over its first `length_B`
     tokens, [B,N,H]. The compiler cannot partition a kernel, so each device calls it for its own
     shard."""
-    kernel = on_each_shard("BN GP GP B B -> BN")(KERNELS[platform])
+    attend = functools.partial(KERNELS[platform], cap=kind.cap or None)
+    kernel = on_each_shard("BN GP GP B B -> BN")(attend)
     # The kernels leave the scaling to their callers.
-    return kernel(q_BNH * scale, pages.k_GPbH, pages.v_GPbH, page_BW, length_B.astype(jnp.int32))
+    return kernel(
+        q_BNH * kind.scale, pages.k_GPbH, pages.v_GPbH, page_BW, length_B.astype(jnp.int32)
+    )
 
 
-def _on_gpu(q_BNH, k_GPbH, v_GPbH, page_BW, length_B) -> jax.Array:
+def _on_gpu(q_BNH, k_GPbH, v_GPbH, page_BW, length_B, *, cap: float | None) -> jax.Array:
     from jax.experimental.pallas.ops.gpu.paged_attention import paged_attention
 
     splits = math.gcd(page_BW.shape[1], 16)
     block = math.gcd(page_BW.shape[1] // splits, 8)
     return paged_attention(
-        q_BNH, k_GPbH, v_GPbH, page_BW, length_B, k_splits=splits, pages_per_compute_block=block
+        *(q_BNH, k_GPbH, v_GPbH, page_BW, length_B),
+        k_splits=splits,
+        pages_per_compute_block=block,
+        attn_logits_soft_cap=cap,
     )
 
 
-def _on_tpu(q_BNH, k_GPbH, v_GPbH, page_BW, length_B) -> jax.Array:
+def _on_tpu(q_BNH, k_GPbH, v_GPbH, page_BW, length_B, *, cap: float | None) -> jax.Array:
     from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention
 
     block = math.gcd(page_BW.shape[1], 8)
     return paged_attention(
-        q_BNH, k_GPbH, v_GPbH, length_B, page_BW, pages_per_compute_block=block
+        *(q_BNH, k_GPbH, v_GPbH, length_B, page_BW),
+        pages_per_compute_block=block,
+        attn_logits_soft_cap=cap,
     ).astype(q_BNH.dtype)
 
 
@@ -115,6 +123,7 @@ def _splash_kernel(T: int, N: int, kind: Attention, interpret: bool):
     return splash.make_splash_mha_single_device(
         splash.MultiHeadMask([_splash_mask(T, kind)] * N),
         block_sizes=sizes,
+        attn_logits_soft_cap=kind.cap or None,
         interpret=interpret,
     )
 
@@ -125,12 +134,15 @@ def _splash_mask(T: int, kind: Attention) -> splash.Mask:
     return splash.CausalMask((T, T))
 
 
-def cudnn_takes(H: int, dtype: jnp.dtype) -> bool:
-    """Returns whether cuDNN, on the local devices, supports this type and heads of this width plus
-    the codes of `attend_with_codes`."""
+def cudnn_takes(dtype: jnp.dtype, kind: Attention) -> bool:
+    """Returns whether cuDNN, on the local devices, supports this type and this kind, whose heads
+    the codes of `attend_with_codes` widen."""
+    if kind.cap:
+        return False
     is_hopper = float(jax.devices()[0].compute_capability) >= 9
     widest = 256 if is_hopper else 128
-    return dtype in (jnp.bfloat16, jnp.float16) and H % 8 == 0 and widest >= H + _CODE_WIDTH
+    H, fits = kind.head_width, widest >= kind.head_width + _CODE_WIDTH
+    return dtype in (jnp.bfloat16, jnp.float16) and H % 8 == 0 and fits
 
 
 def cudnn_attention(

@@ -4,6 +4,7 @@ the values of a critic."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import NamedTuple
 
 import jax
@@ -14,7 +15,7 @@ from ale_jax.config.architecture import Layer, PolicyShape
 from ale_jax.config.model import FLOAT32, Compute
 from ale_jax.model.attention import SequencePermutation, packed_attention
 from ale_jax.model.blockwise_attention import Places
-from ale_jax.model.compute import cast_layer, product, recomputed, scaled
+from ale_jax.model.compute import cast_layer, product, recomputed, scaled, soft_capped
 from ale_jax.model.guides import SamplingMasks, restricted
 from ale_jax.model.layers import (
     apply_in_turn,
@@ -149,14 +150,15 @@ class TokenScores(NamedTuple):
     best_BT: jax.Array
 
 
-def logits(params: Params, hidden_BTD: jax.Array) -> jax.Array:
-    """Computes the unnormalised log-probabilities over the vocabulary, float32 [B,T,V]."""
+def logits(params: Params, hidden_BTD: jax.Array, cap: float = 0.0) -> jax.Array:
+    """Computes the unnormalised log-probabilities over the vocabulary, float32 [B,T,V]. cap: the
+    shape's `logit_cap`."""
     name = _head_name(params)
     # Cast here, and not once for all blocks, so that their gradients are summed in the weights' own
     # type.
     head = params[name].astype(hidden_BTD.dtype)
     head_DV = head if name == "head_DV" else head.T
-    return product(hidden_BTD, head_DV, jnp.float32)
+    return soft_capped(product(hidden_BTD, head_DV, jnp.float32), cap)
 
 
 def _head_name(params: Params) -> str:
@@ -170,16 +172,18 @@ def score_tokens(
     position_BT: jax.Array,
     masks: SamplingMasks | None = None,
     temperature_BT: jax.Array | None = None,
+    cap: float = 0.0,
 ) -> TokenScores:
     """Scores every token under the hidden state just before it, in the distribution that it was
     drawn from: at its temperature (None: 1), among the tokens that could be drawn in its place.
+    cap: the shape's `logit_cap`.
 
     A scan over blocks of SCORE_BLOCK tokens: the logits of one block are in memory at a time, and
     are recomputed in the backward pass. If the vocabulary is sharded, only sums and maxima are
     exchanged.
     """
     name = _head_name(params)
-    score = _score_rows
+    score = functools.partial(_score_rows, cap=cap)
     mesh = jax.sharding.get_abstract_mesh()
     rows = () if mesh.empty else row_axes(len(tokens_BT), mesh)
     if rows:
@@ -202,11 +206,12 @@ def _score_rows(
     position_BT: jax.Array,
     masks: SamplingMasks | None,
     temperature_BT: jax.Array | None,
+    cap: float,
 ) -> TokenScores:
     @jax.checkpoint
     def score_block(_, block):
         hidden_BtD, target_Bt, mask_id_Bt, factor_Bt = block
-        logits_BtV = logits(head, hidden_BtD)
+        logits_BtV = logits(head, hidden_BtD, cap)
         if factor_Bt is not None:
             logits_BtV *= factor_Bt[..., None]
         if masks is not None:

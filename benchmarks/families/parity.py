@@ -80,7 +80,8 @@ def forward(params: Params, tokens_BT: jax.Array, shape: PolicyShape) -> jax.Arr
     """Returns the logits of rows of one conversation each, [B,T,V]."""
     position_BT = jnp.broadcast_to(jnp.arange(tokens_BT.shape[1]), tokens_BT.shape)
     ones_BT = jnp.ones_like(tokens_BT)
-    return logits(params, hidden_states(params, tokens_BT, position_BT, ones_BT, shape)[0])
+    hidden_BTD, _ = hidden_states(params, tokens_BT, position_BT, ones_BT, shape)
+    return logits(params, hidden_BTD, shape.logit_cap)
 
 
 def distance(found: jax.Array, expected: np.ndarray) -> float:

@@ -69,11 +69,14 @@ OF_FAMILY = {
     | {"first_k_dense_replace": 1, "sliding_window": 8, "max_window_layers": 1},
     "glm4_moe": WIDE | GLM_EXPERTS | {"use_qk_norm": True, "partial_rotary_factor": 0.5},
     "gemma": WIDE,
-    "gemma3_text": WIDE | BOTH | {"query_pre_attn_scalar": 9},
+    "gemma2": WIDE
+    | {"sliding_window": 8, "query_pre_attn_scalar": 9}
+    | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    "gemma3_text": WIDE | BOTH | {"query_pre_attn_scalar": 9, "final_logit_softcapping": 3.0},
     "minimax_m2": WIDE | {"num_local_experts": 8, "num_experts_per_tok": 2},
 }
 # Of the norms of these, the weight is what is added to 1.
-ADDED_TO_ONE = ("gemma", "gemma3_text")
+ADDED_TO_ONE = ("gemma", "gemma2", "gemma3_text")
 
 
 def make_config(family, **changes):

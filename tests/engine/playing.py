@@ -53,8 +53,8 @@ def _learner(params, tokens_BT, shape, compute):
     hidden_BTD, _ = hidden_states(
         params, jnp.abs(tokens_BT), position_BT, is_real_BT, shape, compute
     )
-    scores = score_tokens(params, jnp.abs(tokens_BT), hidden_BTD, position_BT)
-    return scores.logp_BT[0], logits(params, hidden_BTD)[0]
+    scores = score_tokens(params, jnp.abs(tokens_BT), hidden_BTD, position_BT, cap=shape.logit_cap)
+    return scores.logp_BT[0], logits(params, hidden_BTD, shape.logit_cap)[0]
 
 
 def learner_scores(policy, played, compute=FLOAT32):

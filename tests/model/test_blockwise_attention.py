@@ -37,11 +37,12 @@ def _places() -> Places:
     return Places(jnp.asarray(segment), jnp.asarray(position))
 
 
-def _plain(q, k, v, places, window=512):
+def _plain(q, k, v, places, window=512, cap=None):
     same = places.segment_BT[:, :, None] == places.segment_BT[:, None, :]
     mask = jnp.tril(same) & ~jnp.tril(same, -window)
     k, v = (jnp.repeat(x, q.shape[2] // x.shape[2], axis=2) for x in (k, v))
     score = jnp.einsum("btnh,bsnh->bnts", q, k) * q.shape[-1] ** -0.5
+    score = cap * jnp.tanh(score / cap) if cap else score
     score = jnp.where(mask[:, None], score, -jnp.inf)
     return jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(score, axis=-1), v)
 
@@ -55,11 +56,13 @@ def _graded(attention, places, inputs=(Q, K, V)):
     return jax.jit(graded, compiler_options=EXACT)(*inputs)
 
 
-@pytest.mark.parametrize(("block", "window"), [(64, T), (16, T), (5, T), (16, 7)])
-def test_it_is_plain_attention_with_its_gradient(monkeypatch, block, window):
+@pytest.mark.parametrize(
+    ("block", "window", "cap"), [(64, T, 0), (16, T, 0), (5, T, 0), (16, 7, 0), (16, T, 1.5)]
+)
+def test_it_is_plain_attention_with_its_gradient(monkeypatch, block, window, cap):
     monkeypatch.setattr(module, "BLOCK", block)
-    places, kind = _places(), dataclasses.replace(KIND, window=window % T)
-    expected = _graded(partial(_plain, window=window), places)
+    places, kind = _places(), dataclasses.replace(KIND, window=window % T, cap=cap)
+    expected = _graded(partial(_plain, window=window, cap=cap), places)
     found = _graded(lambda q, k, v, p: blockwise_attention(q, k, v, p, p, kind), places)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5), expected, found

@@ -21,7 +21,7 @@ B, G, R, H, PAGE_TOKENS, WIDTH, PAGES = 4, 2, 4, 128, 16, 8, 40
 LENGTH_B = jnp.array([1, 17, 100, 128], jnp.int32)
 
 KIND = Attention(G * R, G, H, scale=H**-0.5, rope=None)
-SCALE = KIND.scale
+CAPPED = dataclasses.replace(KIND, cap=1.5)
 
 
 def _inputs(dtype=jnp.float32):
@@ -32,35 +32,40 @@ def _inputs(dtype=jnp.float32):
     return q_BNH, LayerPages(k, v), page_BW
 
 
-def _by_rows(q_BNH, pages, page_BW, length_B=LENGTH_B):
+def _by_rows(q_BNH, pages, page_BW, length_B=LENGTH_B, kind=KIND):
     """The same by the way that every platform has."""
     rows = gather_rows(pages, page_BW)
     mask_B1M = jnp.arange(WIDTH * PAGE_TOKENS)[None, None] < length_B[:, None, None]
-    return masked_attention(q_BNH[:, None], rows.k_BGMH, rows.v_BGMH, mask_B1M, KIND)[:, 0]
+    return masked_attention(q_BNH[:, None], rows.k_BGMH, rows.v_BGMH, mask_B1M, kind)[:, 0]
 
 
-def test_the_gpu_kernel_interpreted(monkeypatch):
+@pytest.mark.parametrize("kind", [KIND, CAPPED], ids=["plain", "capped"])
+def test_the_gpu_kernel_interpreted(kind, monkeypatch):
     pallas_call = pl.pallas_call
     monkeypatch.setattr(
         pl, "pallas_call", lambda *a, **k: pallas_call(*a, **k | {"interpret": True})
     )
     q_BNH, pages, page_BW = _inputs()
-    out_BNH = kernels.paged_attention(q_BNH, pages, page_BW, LENGTH_B, "gpu", SCALE)
-    np.testing.assert_allclose(out_BNH, _by_rows(q_BNH, pages, page_BW), atol=1e-5)
+    out_BNH = kernels.paged_attention(q_BNH, pages, page_BW, LENGTH_B, "gpu", kind)
+    expected = _by_rows(q_BNH, pages, page_BW, kind=kind)
+    np.testing.assert_allclose(out_BNH, expected, atol=1e-5)
 
 
 @pytest.mark.heavy
-def test_the_tpu_kernel_interpreted():
+@pytest.mark.parametrize("kind", [KIND, CAPPED], ids=["plain", "capped"])
+def test_the_tpu_kernel_interpreted(kind):
     q_BNH, pages, page_BW = _inputs()
     with pltpu.force_tpu_interpret_mode():
-        out_BNH = kernels.paged_attention(q_BNH, pages, page_BW, LENGTH_B, "tpu", SCALE)
-    np.testing.assert_allclose(out_BNH, _by_rows(q_BNH, pages, page_BW), atol=2e-2)
+        out_BNH = kernels.paged_attention(q_BNH, pages, page_BW, LENGTH_B, "tpu", kind)
+    expected = _by_rows(q_BNH, pages, page_BW, kind=kind)
+    np.testing.assert_allclose(out_BNH, expected, atol=2e-2)
 
 
 def test_on_a_mesh_each_device_has_pages_of_its_own(monkeypatch):
     """Of four shards each has one conversation and ten pages, which are numbered from 0."""
 
-    def kernel(q_BNH, k_GPbH, v_GPbH, page_BW, length_B):
+    def kernel(q_BNH, k_GPbH, v_GPbH, page_BW, length_B, cap):
+        assert cap is None
         assert q_BNH.shape == (1, R, H) and k_GPbH.shape == (1, 10, PAGE_TOKENS, H)
         return _by_rows(q_BNH * H**0.5, LayerPages(k_GPbH, v_GPbH), page_BW, length_B)
 
@@ -70,11 +75,15 @@ def test_on_a_mesh_each_device_has_pages_of_its_own(monkeypatch):
     expected = _by_rows(q_BNH, pages, page_BW + 10 * jnp.arange(B)[:, None])
     with jax.set_mesh(make_mesh(MeshShape(data=2, fsdp=2, tensor=2))):
         decode = jax.jit(kernels.paged_attention, static_argnums=(4, 5))
-        out_BNH = decode(q_BNH, pages, page_BW, LENGTH_B, "gpu", SCALE)
+        out_BNH = decode(q_BNH, pages, page_BW, LENGTH_B, "gpu", KIND)
     np.testing.assert_allclose(out_BNH, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("sizes", [{}, {"data": 4, "tensor": 2}], ids=["one device", "mesh"])
+@pytest.mark.parametrize(
+    ("sizes", "kind"),
+    [({}, KIND), ({}, CAPPED), ({"data": 4, "tensor": 2}, KIND)],
+    ids=["one device", "capped", "mesh"],
+)
 @pytest.mark.parametrize(
     ("name", "platform", "device"),
     [
@@ -82,12 +91,12 @@ def test_on_a_mesh_each_device_has_pages_of_its_own(monkeypatch):
         ("tpu", "tpu", AbstractDevice("TPU v5", 1, "tpu")),
     ],
 )
-def test_kernels_lower_for_their_platforms(name, platform, device, sizes):
+def test_kernels_lower_for_their_platforms(name, platform, device, sizes, kind):
     q_BNH, pages, page_BW = _inputs(jnp.bfloat16)
     decode = jax.jit(kernels.paged_attention, static_argnums=(4, 5))
     mesh = abstract_mesh(vars(MeshShape(data=1)) | sizes)
     with jax.sharding.use_abstract_mesh(mesh.update(abstract_device=device)):
-        traced = decode.trace(q_BNH, pages, page_BW, LENGTH_B, name, SCALE)
+        traced = decode.trace(q_BNH, pages, page_BW, LENGTH_B, name, kind)
         text = traced.lower(lowering_platforms=(platform,)).as_text()
     assert "custom_call" in text
 

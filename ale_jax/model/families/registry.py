@@ -5,7 +5,7 @@ from __future__ import annotations
 from ale_jax.model.families.ernie4_5 import ERNIE4_5, ERNIE4_5_MOE
 from ale_jax.model.families.exaone4 import EXAONE4
 from ale_jax.model.families.family import Family
-from ale_jax.model.families.gemma import GEMMA, GEMMA3_TEXT
+from ale_jax.model.families.gemma import GEMMA, GEMMA2, GEMMA3_TEXT
 from ale_jax.model.families.glm4 import DOTS1, GLM, GLM4, GLM4_MOE, SOLAR_OPEN
 from ale_jax.model.families.granite import GRANITE, GRANITEMOE
 from ale_jax.model.families.llama import CWM, HELIUM, LLAMA
@@ -30,6 +30,6 @@ FAMILIES: dict[str, Family] = {
         *(GRANITE, GRANITEMOE, ERNIE4_5, ERNIE4_5_MOE, PHI3),
         *(OLMO2, OLMO3, OLMOE, FLEX_OLMO, EXAONE4),
         *(GLM, GLM4, GLM4_MOE, SOLAR_OPEN, DOTS1),
-        *(GEMMA, GEMMA3_TEXT, MINIMAX_M2),
+        *(GEMMA, GEMMA2, GEMMA3_TEXT, MINIMAX_M2),
     )
 }

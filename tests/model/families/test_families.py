@@ -58,7 +58,7 @@ def close(found, expected, name=""):
 
 def loss_of(params, shape):
     hidden_BTD, _ = hidden_states(params, TOKENS_BT, POSITION_BT, jnp.ones_like(TOKENS_BT), shape)
-    logits_BTV = logits(params, hidden_BTD)
+    logits_BTV = logits(params, hidden_BTD, shape.logit_cap)
     log_prob_BTV = jax.nn.log_softmax(logits_BTV[:, :-1])
     nll = -jnp.take_along_axis(log_prob_BTV, TOKENS_BT[:, 1:, None], axis=-1).mean()
     return nll, logits_BTV
@@ -110,7 +110,10 @@ def test_scaled_positions_are_theirs(family, rope, tmp_path):
     hidden_BTD, _ = hidden_states(
         load_params(checkpoint), TOKENS_BT, POSITION_BT, jnp.ones_like(TOKENS_BT), checkpoint.shape
     )
-    close(logits(load_params(checkpoint), hidden_BTD), their_logits(model, TOKENS_BT))
+    close(
+        logits(load_params(checkpoint), hidden_BTD, checkpoint.shape.logit_cap),
+        their_logits(model, TOKENS_BT),
+    )
 
 
 @pytest.mark.parametrize(
