@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ale_jax.config.architecture import PolicyShape
+from ale_jax.config.architecture import Attention, PolicyShape
 from ale_jax.config.model import FLOAT32, Compute
 from ale_jax.model.attention import SequencePermutation
-from ale_jax.model.blockwise_attention import Places
+from ale_jax.model.blockwise_attention import Places, in_reach, scores
 from ale_jax.model.compute import cast_layer
 from ale_jax.model.layers import MASKED, block_input, project_qkv
 from ale_jax.model.lora import adapted_layers, merge_layer
@@ -80,7 +80,9 @@ def attention_statistics(
             q_BTNH, k_BTGH, _ = project_qkv(layer, h_BTD, places.position_BT, kind)
             q_BTNH, k_BTGH = permutation.collect(q_BTNH), permutation.collect(k_BTGH)
             found.append(
-                head_statistics(q_BTNH, k_BTGH, segment_BT, action_mask_BT, window, horizon)
+                head_statistics(
+                    q_BTNH, k_BTGH, segment_BT, action_mask_BT, window, horizon, kind.mixer
+                )
             )
         if number < layers[-1]:  # the compiler removes the repeated projections
             x_BTD, _ = decoder_layer(layer, x_BTD, places, kind, replays[number])
@@ -94,6 +96,7 @@ def head_statistics(
     action_mask_BT: jax.Array,
     window: int,
     horizon: tuple[int, int],
+    kind: Attention,
 ) -> HeadStatistics:
     """Statistics of one layer, with tokens in order. Scores and softmax are in float32, as in
     `masked_attention`."""
@@ -124,11 +127,12 @@ def head_statistics(
         start, q_BtGrH, segment_Bt, written_Bt = block
         query_t, key_M = start + reach + jnp.arange(BLOCK), jnp.arange(k_BMGH.shape[1])
         distance_tM = query_t[:, None] - key_M[None, :]
-        seen_BtM = (segment_Bt[:, :, None] == segment_BM[:, None, :]) & (distance_tM >= 0)[None]
+        reach_BtM = in_reach(query_t[None], key_M[None], kind.window)
+        seen_BtM = (segment_Bt[:, :, None] == segment_BM[:, None, :]) & reach_BtM
         score_BGtrM = jnp.einsum(
             "btgrh,bmgh->bgtrm", q_BtGrH, k_BMGH, preferred_element_type=jnp.float32
         )
-        score_BGtrM = jnp.where(seen_BtM[:, None, :, None], score_BGtrM * H**-0.5, MASKED)
+        score_BGtrM = jnp.where(seen_BtM[:, None, :, None], scores(score_BGtrM, kind), MASKED)
         most_BGtr1 = score_BGtrM.max(axis=-1, keepdims=True)
         weight_BGtrM = jnp.exp(score_BGtrM - most_BGtr1)  # 0 where masked; padding is removed below
         total_BGtr = weight_BGtrM.sum(axis=-1)

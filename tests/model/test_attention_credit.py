@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
+from ale_jax.config.architecture import Attention
 from ale_jax.config.hardware import MeshShape
 from ale_jax.config.model import LoraShape
 from ale_jax.model.attention_credit import (
@@ -29,6 +30,7 @@ DEEP = changed(DENSE, num_layers=6)
 HEADS = DEEP.layers[0].mixer.num_heads
 THREE = changed(DENSE, num_layers=3)  # of which the second is looked at
 WINDOW, HORIZON = 10, (10, 50)
+PLAIN = Attention(4, 2, 16, scale=0.25, rope=None)
 
 
 def _rows(tokens):
@@ -43,14 +45,18 @@ def _rows(tokens):
     return draw.integers(0, 96, (2, tokens)), position_BT, segment_BT, action_mask_BT
 
 
-def _plain(q_BTNH, k_BTGH, segment_BT, action_mask_BT, window=WINDOW, horizon=HORIZON):
+def _plain(q_BTNH, k_BTGH, segment_BT, action_mask_BT, window=WINDOW, horizon=HORIZON, kind=None):
     """In float64, with the whole attention."""
     q_BTNH, k_BTGH = np.asarray(q_BTNH, np.float64), np.asarray(k_BTGH, np.float64)
     N, H = q_BTNH.shape[2:]
     k_BTNH = np.repeat(k_BTGH, N // k_BTGH.shape[2], axis=2)
     distance_TS = np.subtract.outer(np.arange(q_BTNH.shape[1]), np.arange(q_BTNH.shape[1]))
     seen_BTS = (segment_BT[:, :, None] == segment_BT[:, None, :]) & (distance_TS >= 0)
-    score_BNTS = np.einsum("btnh,bsnh->bnts", q_BTNH, k_BTNH) / H**0.5
+    score_BNTS = np.einsum("btnh,bsnh->bnts", q_BTNH, k_BTNH) * (kind.scale if kind else H**-0.5)
+    if kind and kind.cap:
+        score_BNTS = kind.cap * np.tanh(score_BNTS / kind.cap)
+    if kind and kind.window:
+        seen_BTS &= distance_TS < kind.window
     A = np.where(seen_BTS[:, None], np.exp(score_BNTS), 0.0)
     A /= A.sum(axis=-1, keepdims=True)
     low, high = horizon
@@ -70,22 +76,28 @@ def _assert_alike(found, expected):
 
 
 # Of the module, compiled: operation by operation it would take long.
-_head_statistics = jax.jit(head_statistics, static_argnums=(4, 5))
+_head_statistics = jax.jit(head_statistics, static_argnums=(4, 5, 6))
 _attention_statistics = jax.jit(attention_statistics, static_argnums=(5, 6, 7, 8))
 _hidden_states = jax.jit(hidden_states, static_argnums=4)
 
 
 @pytest.mark.parametrize(
-    ("tokens", "window", "horizon"),
-    [(BLOCK, WINDOW, HORIZON), (300, WINDOW, HORIZON), (300, 40, (1, 5)), (300, BLOCK, (0, BLOCK))],
-    ids=["one block", "between two and three", "a window beyond the horizon", "a whole block back"],
+    ("tokens", "window", "horizon", "kind"),
+    [
+        (BLOCK, WINDOW, HORIZON, PLAIN),
+        (300, WINDOW, HORIZON, PLAIN),
+        (300, 40, (1, 5), PLAIN),
+        (300, BLOCK, (0, BLOCK), PLAIN),
+        (300, WINDOW, HORIZON, dataclasses.replace(PLAIN, scale=0.5, cap=2.0, window=30)),
+    ],
+    ids=["one block", "between two and three", "far", "a whole block back", "capped"],
 )
-def test_blocks_say_what_the_whole_attention_says(tokens, window, horizon):
+def test_blocks_say_what_the_whole_attention_says(tokens, window, horizon, kind):
     _, _, segment_BT, action_mask_BT = _rows(tokens)
     keys = jax.random.split(jax.random.key(0), 2)
     q_BTNH = 2 * jax.random.normal(keys[0], (2, tokens, 4, 16))
     k_BTGH = 2 * jax.random.normal(keys[1], (2, tokens, 2, 16))
-    args = q_BTNH, k_BTGH, segment_BT, action_mask_BT, window, horizon
+    args = q_BTNH, k_BTGH, segment_BT, action_mask_BT, window, horizon, kind
     _assert_alike(_head_statistics(*args), _plain(*args))
 
 
@@ -93,9 +105,8 @@ def test_even_attention_by_hand():
     """All scores equal: of n tokens seen, each gets 1/n."""
     action_mask_BT = np.array([[False, True, True, True]])
     ones = np.ones((1, 4), np.int32)
-    found = _head_statistics(
-        jnp.zeros((1, 4, 1, 2)), jnp.zeros((1, 4, 1, 2)), ones, action_mask_BT, 2, (1, 2)
-    )
+    zeros = jnp.zeros((1, 4, 1, 2))
+    found = _head_statistics(zeros, zeros, ones, action_mask_BT, 2, (1, 2), PLAIN)
     # Distances 0; 0,1; 0,1,2; 0,1,2,3.
     np.testing.assert_allclose(found.distance_BXT[0, 0], [0, 1 / 2, 3 / 3, 6 / 4], atol=1e-6)
     np.testing.assert_allclose(found.waad_BXT[0, 0], [0, 1 / 2, 3 / 3, 5 / 4], atol=1e-6)
@@ -108,7 +119,7 @@ def test_what_was_observed_asks_nothing():
     action_mask_BT = np.array([[True, False, True]])
     ones = np.ones((1, 3), np.int32)
     zeros = jnp.zeros((1, 3, 1, 2))
-    found = _head_statistics(zeros, zeros, ones, action_mask_BT, 2, (1, 2))
+    found = _head_statistics(zeros, zeros, ones, action_mask_BT, 2, (1, 2), PLAIN)
     # Token 1 attends to token 0, and does not count; token 2 does.
     np.testing.assert_allclose(found.fai_BXT[0, 0], [1 / 3, 1 / 3, 0], atol=1e-6)
 
