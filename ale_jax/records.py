@@ -5,8 +5,7 @@ of that size; lower-case t, m and v are parts of T, M and V. Where a letter has 
 the packages that use it so are named.
     A  assignments of a token to an expert: T x K
     B  rows of packed tokens; in the sampler, new tokens of conversations
-    C  chunks: of a trajectory, or as many as a row or a trajectory can have. model: capacity, the
-       rows that each expert or device takes at once
+    C  chunks of a row or trajectory. model: capacity, rows that each expert or device takes at once
     D  width of the residual stream
     E  experts
     F  width of a feed-forward layer, or of an expert
@@ -18,6 +17,7 @@ the packages that use it so are named.
     L  layers that have experts
     M  keys that are attended to: of a row, or of a conversation's cache. algo, learn: microbatches
     N  query heads. algo, data: trajectories of a step
+    O  numbers of a latent, of which keys and values, or queries, are linear maps
     P  pages of the cache. data, system: prefix turns of a trajectory
     Q  batches of prefill chunks in a dispatch. learn: critics
     R  prefill chunks in such a batch

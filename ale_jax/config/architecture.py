@@ -84,6 +84,42 @@ class Attention:
     cap: float = 0.0
 
 
+@dataclasses.dataclass(frozen=True)
+class Latent:
+    """Multi-head latent attention (arXiv 2405.04434): keys and values of all heads are linear maps
+    of one latent per token; a rotated key that all heads share is beside them.
+
+    q_rank: width of the latent that queries are maps of; 0: they are maps of the token itself.
+    kv_rank: width of the latent of keys and values. nope_width: of the part of a query and key that
+    is not rotated; the rotated part, of the rope's width, follows it. value_width: of a value.
+    scale: of the scores. bias: of the maps into the latents. out_bias: of the output. eps: of the
+    latents' RMS norms.
+    """
+
+    num_heads: int
+    q_rank: int
+    kv_rank: int
+    nope_width: int
+    value_width: int
+    scale: float
+    rope: Rope
+    bias: bool = False
+    out_bias: bool = False
+    eps: float = 1e-6
+
+    @property
+    def stored_width(self) -> int:
+        """Numbers per token from which all keys and values follow."""
+        return self.kv_rank + self.rope.width
+
+    @property
+    def expanded(self) -> Attention:
+        """The attention of the heads' own queries, keys and values, whose values have another
+        width."""
+        width = self.nope_width + self.rope.width
+        return Attention(self.num_heads, self.num_heads, width, self.scale, self.rope)
+
+
 Activation = Literal["silu", "gelu", "gelu_tanh"]
 
 
@@ -103,8 +139,8 @@ class Experts:
     score: the router's scores of the experts. renormalise: the weights of the chosen ones are
     divided by their sum. scale: of these weights, then. choice_bias: added to the scores for the
     choice alone. groups, top_groups: only experts of the best groups can be chosen, a group being
-    as good as its two best experts. shared: the width of a feed-forward for all tokens; 0: none.
-    shared_gate: which the sigmoid of a projection of the token weighs.
+    as good as its `merit` best experts together. shared: the width of a feed-forward for all
+    tokens; 0: none. shared_gate: which the sigmoid of a projection of the token weighs.
     """
 
     num: int
@@ -116,11 +152,12 @@ class Experts:
     choice_bias: bool = False
     groups: int = 1
     top_groups: int = 1
+    merit: int = 2
     shared: int = 0
     shared_gate: bool = False
 
 
-Mixer = Attention
+Mixer = Attention | Latent
 FeedForward = Dense | Experts
 
 

@@ -9,6 +9,7 @@ from ale_jax.config.architecture import (
     Attention,
     Dense,
     Experts,
+    Latent,
     Layer,
     Llama3Scaling,
     Norm,
@@ -154,7 +155,7 @@ class ModelConfig(Settings):
     def nearest(cls, shape: PolicyShape) -> ModelConfig:
         """Returns the fields that are nearest to a shape, with the numbers of its first layer where
         layers differ, and 0 where it does not use a field."""
-        mixer, width = shape.layers[0].mixer, {Dense: 0, Experts: 0}
+        mixer, width = _first_attention(shape), {Dense: 0, Experts: 0}
         for layer in shape.layers:
             width[type(layer.feed_forward)] = layer.feed_forward.width
         experts = next((layer.experts for layer in shape.layers if layer.experts), None)
@@ -177,7 +178,7 @@ class ModelConfig(Settings):
     @classmethod
     def like(cls, shape: PolicyShape, **sizes: Any) -> ModelConfig:
         """Returns a model of these sizes, otherwise like a shape as far as these fields can say."""
-        mixer = shape.layers[0].mixer
+        mixer = _first_attention(shape)
         rope = mixer.rope or Rope(10_000.0, 0)
         scaling = rope.scaling if isinstance(rope.scaling, Llama3Scaling) else None
         return cls(
@@ -226,6 +227,11 @@ class ModelConfig(Settings):
         )
 
 
+def _first_attention(shape: PolicyShape) -> Attention:
+    mixer = shape.layers[0].mixer
+    return mixer.expanded if isinstance(mixer, Latent) else mixer
+
+
 @dataclasses.dataclass(frozen=True)
 class TokenizerConfig(Settings):
     """How text becomes tokens."""
@@ -268,7 +274,7 @@ class LoraShape(Settings):
     targets: tuple[str, ...] = setting(
         (),
         "linear maps that get adapters; gate, up and down are those of dense layers and of every "
-        "expert.",
+        "expert; k or v those of both in latent attention.",
         choices=TARGETS,
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import jax
 
-from ale_jax.config.architecture import Dense, PolicyShape
+from ale_jax.config.architecture import Dense, Latent, Mixer, PolicyShape
 from ale_jax.config.model import FULL, LoraShape
 
 # FLOP/s of bfloat16 products without sparsity, of one device, by what JAX calls its kind. A part of
@@ -58,17 +58,29 @@ def forward_flops(shape: PolicyShape, keys: float) -> dict[str, float]:
     total = dict.fromkeys(("projections", "attention", "experts", "dense"), 0.0)
     for layer in shape.layers:
         mixer, feed = layer.mixer, layer.feed_forward
-        N, H = mixer.num_heads, mixer.head_width
-        outputs = 2 * N + 2 * mixer.num_kv_heads
-        total["projections"] += 2.0 * D * H * outputs
-        seen = min(keys, mixer.window) if mixer.window else keys
-        total["attention"] += 2.0 * 2 * N * H * seen
+        projections, attention = _mixer_flops(D, mixer, keys)
+        total["projections"] += projections
+        total["attention"] += attention
         if isinstance(feed, Dense):
             total["dense"] += 2.0 * 3 * D * feed.width
         else:
             widths = feed.per_token * feed.width + feed.shared
             total["experts"] += 2.0 * (3 * D * widths + D * feed.num)
     return total | {"head": 2.0 * D * shape.vocab_size}
+
+
+def _mixer_flops(D: int, mixer: Mixer, keys: float) -> tuple[float, float]:
+    """FLOPs of the products with weights, and of scores and their sums of values. Keys and values
+    of a latent count as if each were expanded once, as the learner does."""
+    if isinstance(mixer, Latent):
+        N, H, V = mixer.num_heads, mixer.expanded.head_width, mixer.value_width
+        queries = mixer.q_rank * (D + N * H) if mixer.q_rank else D * N * H
+        expanded = mixer.kv_rank * N * (mixer.nope_width + V)
+        weights = queries + D * mixer.stored_width + expanded + N * V * D
+        return 2.0 * weights, 2.0 * N * (H + V) * keys
+    N, H = mixer.num_heads, mixer.head_width
+    seen = min(keys, mixer.window) if mixer.window else keys
+    return 2.0 * D * H * (2 * N + 2 * mixer.num_kv_heads), 2.0 * 2 * N * H * seen
 
 
 def gradient_flops(shape: PolicyShape, keys: float, lora: LoraShape = FULL) -> float:

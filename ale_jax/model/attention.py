@@ -46,29 +46,54 @@ def packed_attention(
     kind: Attention,
 ) -> jax.Array:
     """Computes the attention of each token to itself and the earlier tokens of its segment,
-    [B,T,N,H], as far back as the kind's window.
+    [B,T,N,H] with the width of the values, as far back as the kind's window.
 
-    N is a multiple of G: N/G query heads share a key and value head. Padding is treated as a
-    segment. No platform holds [T,T] scores of a long row in memory. Tokens are in order, or
-    permuted over the mesh axis "context" (see `SequencePermutation`).
+    N is a multiple of G: N/G query heads share a key and value head. Values may be narrower or
+    wider than keys; kernels that need equal widths are given zeros beside the narrower ones.
+    Padding is treated as a segment. No platform holds [T,T] scores of a long row in memory. Tokens
+    are in order, or permuted over the mesh axis "context" (see `SequencePermutation`).
 
     The kernel is chosen at trace time, by the devices of the mesh (`jax.set_mesh`), or by JAX's
     default backend if there is no mesh. cuDNN's kernel can only be traced where cuDNN is available.
     """
-    mesh, segment_BT = jax.sharding.get_abstract_mesh(), places.segment_BT
+    wide, width = equally_wide(q_BTNH, k_BTGH, v_BTGH), v_BTGH.shape[-1]
     if context_devices() > 1:
-        return context_attention(q_BTNH, k_BTGH, v_BTGH, places, kind)
-    attention = _kernel(q_BTNH.shape, q_BTNH.dtype, kind)
-    if attention is xla_attention or mesh.empty or mesh.size == 1:
-        return attention(q_BTNH, k_BTGH, v_BTGH, segment_BT, kind)
-    rows = row_axes(q_BTNH.shape[0], mesh)
+        return context_attention(*wide, places, kind)[..., :width]
+    attention = _kernel(wide[0].shape, q_BTNH.dtype, kind)
+    if attention is xla_attention:
+        return attention(q_BTNH, k_BTGH, v_BTGH, places.segment_BT, kind)
+    return _on_each_shard(attention, wide, places.segment_BT, kind)[..., :width]
+
+
+QKV = tuple[jax.Array, jax.Array, jax.Array]
+
+
+def equally_wide(*qkv: jax.Array) -> QKV:
+    """Returns queries, keys and values with zeros behind the narrower ones, which add nothing to
+    scores or to the values before them."""
+    most = max(x.shape[-1] for x in qkv)
+    q, k, v = (
+        x if x.shape[-1] == most else jnp.pad(x, [(0, 0)] * 3 + [(0, most - x.shape[-1])])
+        for x in qkv
+    )
+    return q, k, v
+
+
+def _on_each_shard(
+    attention: Kernel, qkv: QKV, segment_BT: jax.Array, kind: Attention
+) -> jax.Array:
+    """The compiler cannot partition a kernel, so each device calls it for its own shard."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+        return attention(*qkv, segment_BT, kind)
+    rows = row_axes(len(segment_BT), mesh)
     heads = PartitionSpec(rows, None, "tensor", None)
-    return jax.shard_map(  # the compiler cannot partition a kernel
+    return jax.shard_map(
         partial(attention, kind=kind),
         in_specs=(heads, heads, heads, PartitionSpec(rows, None)),
         out_specs=heads,
         check_vma=False,
-    )(q_BTNH, k_BTGH, v_BTGH, segment_BT)
+    )(*qkv, segment_BT)
 
 
 def _kernel(q_shape: tuple[int, ...], dtype: jnp.dtype, kind: Attention) -> Kernel:
@@ -93,7 +118,7 @@ def xla_attention(
 ) -> jax.Array:
     """`packed_attention` in plain XLA. Rows longer than WHOLE_ROW are computed in blocks of BLOCK
     queries, whose scores are recomputed in the backward pass."""
-    B, T, N, H = q_BTNH.shape
+    B, T = segment_BT.shape
     k_BGTH, v_BGTH = k_BTGH.swapaxes(1, 2), v_BTGH.swapaxes(1, 2)
     token_BT = jnp.broadcast_to(jnp.arange(T), (B, T))
 
@@ -108,7 +133,7 @@ def xla_attention(
         return attend(queries)
     blocks = jax.tree.map(_in_blocks, queries)
     out_ZBtNH = jax.lax.map(jax.checkpoint(attend), blocks)
-    return jnp.moveaxis(out_ZBtNH, 0, 1).reshape(B, -1, N, H)[:, :T]
+    return jnp.moveaxis(out_ZBtNH, 0, 1).reshape(B, -1, *out_ZBtNH.shape[-2:])[:, :T]
 
 
 def _in_blocks(x_BT: jax.Array) -> jax.Array:

@@ -20,10 +20,10 @@ from ale_jax.config.model import FLOAT32, Compute
 from ale_jax.model.attention import SequencePermutation
 from ale_jax.model.blockwise_attention import Places, in_reach, scores
 from ale_jax.model.compute import cast_layer
-from ale_jax.model.layers import MASKED, block_input, project_qkv
+from ale_jax.model.layers import MASKED, block_input
 from ale_jax.model.lora import adapted_layers, merge_layer
 from ale_jax.model.params import Params
-from ale_jax.model.policy import decoder_layer, embed_tokens, replay_by_layer
+from ale_jax.model.policy import decoder_layer, embed_tokens, heads_of, replay_by_layer
 
 BLOCK = 128  # queries per block; neither window nor horizon may exceed it
 
@@ -77,11 +77,11 @@ def attention_statistics(
         kind = shape.layers[number]
         if number in layers:
             h_BTD = block_input(layer, x_BTD, kind, "attn")
-            q_BTNH, k_BTGH, _ = project_qkv(layer, h_BTD, places.position_BT, kind)
+            q_BTNH, k_BTGH, _, attention = heads_of(layer, h_BTD, places.position_BT, kind)
             q_BTNH, k_BTGH = permutation.collect(q_BTNH), permutation.collect(k_BTGH)
             found.append(
                 head_statistics(
-                    q_BTNH, k_BTGH, segment_BT, action_mask_BT, window, horizon, kind.mixer
+                    q_BTNH, k_BTGH, segment_BT, action_mask_BT, window, horizon, attention
                 )
             )
         if number < layers[-1]:  # the compiler removes the repeated projections

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ale_jax.config.architecture import Attention, Dense, Layer, Norm, PolicyShape
+from ale_jax.config.architecture import Attention, Dense, Layer, Mixer, Norm, PolicyShape
 from ale_jax.model.blockwise_attention import scores
 from ale_jax.model.compute import product, scaled, weight
 from ale_jax.model.moe import RouterStats, moe
@@ -44,9 +44,10 @@ def project_qkv(
     """Queries [B,T,N,H], keys and values [B,T,G,H] of a block's input, normalised and rotated as
     the layer's kind says."""
     attention = kind.mixer
-    q_BTNH = _by_head(x_BTD, weight(layer, "q_DNH", x_BTD.dtype))
-    k_BTGH = _by_head(x_BTD, weight(layer, "k_DGH", x_BTD.dtype))
-    v_BTGH = _by_head(x_BTD, weight(layer, "v_DGH", x_BTD.dtype))
+    assert isinstance(attention, Attention)
+    q_BTNH = by_head(x_BTD, weight(layer, "q_DNH", x_BTD.dtype))
+    k_BTGH = by_head(x_BTD, weight(layer, "k_DGH", x_BTD.dtype))
+    v_BTGH = by_head(x_BTD, weight(layer, "v_DGH", x_BTD.dtype))
     if attention.bias:
         q_BTNH = q_BTNH + layer["q_bias_NH"][None, None]
         k_BTGH = k_BTGH + layer["k_bias_GH"][None, None]
@@ -62,7 +63,8 @@ def project_qkv(
     return q_BTNH, k_BTGH, v_BTGH
 
 
-def _by_head(x_BTD: jax.Array, weight_DNH: jax.Array) -> jax.Array:
+def by_head(x_BTD: jax.Array, weight_DNH: jax.Array) -> jax.Array:
+    """Returns x times a map to the widths of heads, [B,T,N,H]."""
     D, N, H = weight_DNH.shape
     return product(x_BTD, weight_DNH.reshape(D, N * H)).reshape(*x_BTD.shape[:-1], N, H)
 
@@ -74,8 +76,8 @@ def masked_attention(
     mask_BTM: jax.Array,
     kind: Attention,
 ) -> jax.Array:
-    """Computes the grouped-query attention of T queries over M keys, [B,T,N,H]. Products take
-    inputs of the arrays' own type; scores and softmax are float32."""
+    """Computes the grouped-query attention of T queries over M keys, [B,T,N,H] with the width of
+    the values. Products take inputs of the arrays' own type; scores and softmax are float32."""
     B, T, N, H = q_BTNH.shape
     G = k_BGMH.shape[1]
     # The r query heads that share a kv head become further queries of it, which leaves plain
@@ -94,10 +96,10 @@ def masked_attention(
         "bgxm,bgmh->bgxh", weight_BGxM, v_BGMH, preferred_element_type=jnp.float32
     )
     out_BGxH = (out_BGxH / total_BGx1).astype(v_BGMH.dtype)
-    return out_BGxH.reshape(B, G, T, r, H).swapaxes(1, 2).reshape(B, T, N, H)
+    return out_BGxH.reshape(B, G, T, r, -1).swapaxes(1, 2).reshape(B, T, N, -1)
 
 
-def project_out(layer: Params, out_BTNH: jax.Array, kind: Attention) -> jax.Array:
+def project_out(layer: Params, out_BTNH: jax.Array, kind: Mixer) -> jax.Array:
     """Projects the outputs of the heads to the width of the residual stream, [B,T,D]."""
     *rows, N, H = out_BTNH.shape
     o_NHD = weight(layer, "o_NHD", out_BTNH.dtype)

@@ -51,13 +51,15 @@ def trained_table(shape: PolicyShape, lora: LoraShape) -> Params:
         return {"a": part(inward, (RANK,), uniform), "b": part((RANK,), outward, zeros)}
 
     return [
-        {name: adapt(p) for name, p in layer.items() if p.matrix and _target(name) in lora.targets}
+        {n: adapt(p) for n, p in layer.items() if p.matrix and _targets(n) & set(lora.targets)}
         for layer in table["layers"]
     ]
 
 
-def _target(name: str) -> str:
-    return name.partition("_")[0]
+def _targets(name: str) -> set[str]:
+    """The targets that a weight is one of."""
+    target = name.partition("_")[0]
+    return {"k", "v"} if target == "kv" else {target}
 
 
 def new_adapters(key: jax.Array, shape: PolicyShape, lora: LoraShape) -> Params:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
-from ale_jax.config.architecture import Layer, PolicyShape
+from ale_jax.config.architecture import Attention, Latent, Layer, Mixer, PolicyShape
 from ale_jax.model.cache import Cache, LayerPages, empty_pages, page_sharding
 from ale_jax.model.kv_memory import InPages, InRows
 from ale_jax.model.layers import project_out, project_qkv
@@ -44,8 +44,17 @@ def empty_cache(
     shape: PolicyShape, num_pages: int, page_tokens: int, dtype: jnp.dtype = jnp.float32
 ) -> Cache:
     """Returns a cache of zeros. dtype int8: symmetric quantisation, with one scale per token and
-    head."""
-    return [empty_pages(layer.mixer, num_pages, page_tokens, dtype) for layer in shape.layers]
+    head. ValueError for layers of which nothing can be kept."""
+
+    def empty(mixer: Mixer) -> LayerPages:
+        if isinstance(mixer, Latent):
+            raise ValueError(
+                f"the engine cannot sample from a policy of the family {shape.family!r}: it has no "
+                "pages for latent attention"
+            )
+        return empty_pages(mixer, num_pages, page_tokens, dtype)
+
+    return [empty(layer.mixer) for layer in shape.layers]
 
 
 def cache_shardings(shape: PolicyShape, mesh: AbstractMesh | Mesh) -> list[NamedSharding]:
@@ -62,7 +71,7 @@ def in_decode(
     kind: Layer, kept: LayerPages, held: Conversations, steps: int, platform: str
 ) -> Memory:
     """Returns the memory of a layer for decode steps of all slots."""
-    if has_kernel(platform, kept, kind.mixer):
+    if isinstance(kind.mixer, Attention) and has_kernel(platform, kept, kind.mixer):
         return InPages(kept, held.page_BW, platform)
     return InRows.gather(kept, held.page_BW, held.position_B, steps)
 

@@ -74,7 +74,7 @@ def _of_best_groups(wanted_TE: jax.Array, kind: Experts) -> jax.Array:
     """The same, with -inf for the experts of all groups but the best (arXiv 2412.19437, section
     2.1.2)."""
     by_group = wanted_TE.reshape(len(wanted_TE), kind.groups, -1)
-    merit = jax.lax.top_k(by_group, 2)[0].sum(axis=-1)
+    merit = jax.lax.top_k(by_group, kind.merit)[0].sum(axis=-1)
     _, best = jax.lax.top_k(merit, kind.top_groups)
     is_best = jax.nn.one_hot(best, kind.groups).sum(axis=1) > 0
     return jnp.where(is_best[..., None], by_group, -jnp.inf).reshape(wanted_TE.shape)

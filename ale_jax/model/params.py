@@ -15,7 +15,9 @@ from ale_jax.config.architecture import (
     Attention,
     Dense,
     FeedForward,
+    Latent,
     Layer,
+    Mixer,
     Norm,
     PolicyShape,
 )
@@ -80,7 +82,7 @@ def _layer_table(D: int, kind: Layer) -> Params:
     change from one version to the next."""
     return (
         _block_norms("attn", D, kind.norm)
-        | _attention_table(D, kind.mixer, kind.norm)
+        | _mixer_table(D, kind.mixer, kind.norm)
         | _block_norms("ffn", D, kind.norm)
         | _feed_forward_table(D, kind.feed_forward)
     )
@@ -98,6 +100,10 @@ def _block_norms(block: str, D: int, norm: Norm) -> Params:
 def _norm(norm: Norm, size: Dims) -> Param:
     axes = ("norm",) if len(size) == 1 else (None,) * len(size)
     return Param(size, axes, _ZEROS if norm.plus_one else _ONES)
+
+
+def _mixer_table(D: int, kind: Mixer, norm: Norm) -> Params:
+    return _latent_table(D, kind) if isinstance(kind, Latent) else _attention_table(D, kind, norm)
 
 
 def _attention_table(D: int, kind: Attention, norm: Norm) -> Params:
@@ -118,6 +124,42 @@ def _attention_table(D: int, kind: Attention, norm: Norm) -> Params:
         kv = Param((G, H), ("kv_heads", "head"), _ZEROS)
         q = Param((N, H), ("heads", "head"), _ZEROS)
         table |= {"q_bias_NH": q, "k_bias_GH": kv, "v_bias_GH": kv}
+    if kind.out_bias:
+        table["o_bias_D"] = Param((D,), ("embed",), _ZEROS)
+    return table
+
+
+def _latent_table(D: int, kind: Latent) -> Params:
+    """The weights of a latent are on every device of the axis "tensor", those of heads are not."""
+    N, width, value = kind.num_heads, kind.expanded.head_width, kind.value_width
+
+    def of_heads(rank: int, width: int) -> Param:
+        axes = (None, "heads", "head")
+        return Param((rank, N, width), axes, _normal(rank), ((0,), (1, 2)))
+
+    def into(rank: int) -> Param:
+        return Param((D, rank), ("embed", None), _normal(D), ((0,), (1,)))
+
+    out = Param((N, value, D), ("heads", "head", "embed"), _normal(N * value, WRITER_GAIN))
+    table = {
+        "kv_down_DO": into(kind.stored_width),
+        "kv_norm_O": Param((kind.kv_rank,), (None,), _ONES),
+        "kv_up_ONH": of_heads(kind.kv_rank, kind.nope_width + value),
+        "o_NHD": dataclasses.replace(out, matrix=((0, 1), (2,))),
+    }
+    if kind.q_rank:
+        table |= {
+            "q_down_DO": into(kind.q_rank),
+            "q_norm_O": Param((kind.q_rank,), (None,), _ONES),
+            "q_up_ONH": of_heads(kind.q_rank, width),
+        }
+    else:
+        axes = ("embed", "heads", "head")
+        table["q_DNH"] = Param((D, N, width), axes, _normal(D), ((0,), (1, 2)))
+    if kind.bias:
+        table["kv_down_bias_O"] = Param((kind.stored_width,), (None,), _ZEROS)
+    if kind.bias and kind.q_rank:
+        table["q_down_bias_O"] = Param((kind.q_rank,), (None,), _ZEROS)
     if kind.out_bias:
         table["o_bias_D"] = Param((D,), ("embed",), _ZEROS)
     return table

@@ -11,12 +11,13 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from ale_jax.config.architecture import Layer, PolicyShape
+from ale_jax.config.architecture import Attention, Latent, Layer, PolicyShape
 from ale_jax.config.model import FLOAT32, Compute
 from ale_jax.model.attention import SequencePermutation, packed_attention
 from ale_jax.model.blockwise_attention import Places
 from ale_jax.model.compute import cast_layer, product, recomputed, scaled, soft_capped
 from ale_jax.model.guides import SamplingMasks, restricted
+from ale_jax.model.latent import expanded_qkv
 from ale_jax.model.layers import (
     apply_in_turn,
     feed_forward,
@@ -97,8 +98,8 @@ def decoder_layer(
     router's statistics. Tokens are in the order that `packed_attention` expects."""
 
     def mix(h_BTD):
-        q, k, v = project_qkv(layer, h_BTD, places.position_BT, kind)
-        out_BTNH = packed_attention(q, k, v, places, kind.mixer)
+        q, k, v, attention = heads_of(layer, h_BTD, places.position_BT, kind)
+        out_BTNH = packed_attention(q, k, v, places, attention)
         return project_out(layer, out_BTNH, kind.mixer), None
 
     def feed(h_BTD):
@@ -106,6 +107,15 @@ def decoder_layer(
 
     x_BTD, _, stats = residual_blocks(layer, x_BTD, kind, mix, feed)
     return _cut_as_rows(x_BTD), stats
+
+
+def heads_of(
+    layer: Params, h_BTD: jax.Array, position_BT: jax.Array, kind: Layer
+) -> tuple[jax.Array, jax.Array, jax.Array, Attention]:
+    """Returns queries, keys and values of a block's input, and how they attend."""
+    if isinstance(kind.mixer, Latent):
+        return *expanded_qkv(layer, h_BTD, position_BT, kind.mixer), kind.mixer.expanded
+    return *project_qkv(layer, h_BTD, position_BT, kind), kind.mixer
 
 
 def replay_by_layer(

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 
-from ale_jax.config.architecture import Layer, PolicyShape
+from ale_jax.config.architecture import Latent, Layer, Mixer, PolicyShape
 from ale_jax.config.hardware import CHIPS
 from ale_jax.config.model import FULL, SAME, LoraShape
 from ale_jax.config.run import RunConfig
@@ -287,6 +287,14 @@ def _layer(policy: PolicyShape, compute, mesh: AbstractMesh) -> int:
     return 2 * size * (6 * policy.width + 3 * heads + 3 * inner)
 
 
+def _heads_width(mixer: Mixer, tensor: int) -> int:
+    """Values per token of queries, keys and values, and of the latents that they are made of."""
+    if isinstance(mixer, Latent):
+        of_head = 2 * mixer.expanded.head_width + mixer.value_width
+        return mixer.num_heads * of_head // tensor + mixer.stored_width + mixer.q_rank
+    return (mixer.num_heads + 2 * mixer.num_kv_heads) * mixer.head_width // tensor
+
+
 def _widths(policy: PolicyShape, layer: Layer, mesh: AbstractMesh) -> tuple[int, int]:
     """Values per token of (queries, keys and values; the feed-forward block).
 
@@ -294,8 +302,7 @@ def _widths(policy: PolicyShape, layer: Layer, mesh: AbstractMesh) -> tuple[int,
     and tokens are sent to the experts and back.
     """
     tensor = mesh.shape["tensor"]
-    mixer, experts = layer.mixer, layer.experts
-    heads = (mixer.num_heads + 2 * mixer.num_kv_heads) * mixer.head_width // tensor
+    experts, heads = layer.experts, _heads_width(layer.mixer, tensor)
     if not experts:
         return heads, layer.feed_forward.width // tensor
     travels = SLACK if mesh.shape["expert"] > 1 else 1

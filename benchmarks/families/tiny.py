@@ -38,6 +38,15 @@ GLM_EXPERTS = {
     "norm_topk_prob": True,
 }
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+LATENT = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 20,
+    "kv_lora_rank": 24,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+}
+DEEPSEEK_YARN = YARN | {"rope_theta": 1e4, "mscale": 0.7, "mscale_all_dim": 0.9}
 # model_type -> what its configuration has beside SIZES: all that the family can do.
 OF_FAMILY = {
     "llama": WIDE | {"attention_bias": True, "mlp_bias": True},
@@ -74,6 +83,16 @@ OF_FAMILY = {
     | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
     "gemma3_text": WIDE | BOTH | {"query_pre_attn_scalar": 9, "final_logit_softcapping": 3.0},
     "minimax_m2": WIDE | {"num_local_experts": 8, "num_experts_per_tok": 2},
+    "deepseek_v2": LATENT
+    | GLM_EXPERTS
+    | {"norm_topk_prob": False, "topk_method": "group_limited_greedy", "first_k_dense_replace": 1},
+    "deepseek_v3": LATENT
+    | GLM_EXPERTS
+    | {"first_k_dense_replace": 1, "attention_bias": True, "rope_parameters": DEEPSEEK_YARN},
+    "glm4_moe_lite": LATENT | GLM_EXPERTS | {"q_lora_rank": None, "rope_interleave": False},
+    "sarvam_mla": LATENT | GLM_EXPERTS | {"q_lora_rank": None, "n_group": 1, "topk_group": 1},
+    "youtu": LATENT | {"v_head_dim": 28, "pad_token_id": None},
+    "minicpm3": LATENT | {"scale_depth": 1.3, "scale_emb": 3, "dim_model_base": 16},
 }
 # Of the norms of these, the weight is what is added to 1.
 ADDED_TO_ONE = ("gemma", "gemma2", "gemma3_text")

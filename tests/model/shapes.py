@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from ale_jax.config.architecture import Latent, Rope
 from ale_jax.config.model import ModelConfig
 
 _MOE = ModelConfig(
@@ -30,3 +31,16 @@ QWEN2 = changed(DENSE, qk_norm=False, qkv_bias=True)
 # Short trained positions: of the waves some are kept, some blended, some slowed down.
 LLAMA = changed(DENSE, qk_norm=False, llama3_rope=(8.0, 1.0, 4.0, 32.0))
 MIXED = dataclasses.replace(_MOE, dense_layers=(0,)).policy_shape(96)
+
+
+def with_mixer(shape, mixer):
+    """The shape with another mixer in all layers, which no family of transformers has."""
+    layers = tuple(dataclasses.replace(layer, mixer=mixer) for layer in shape.layers)
+    return dataclasses.replace(shape, layers=layers, family="")
+
+
+_ROPE = Rope(1e4, 8, interleaved=True)
+LATENT = with_mixer(
+    MIXED,
+    Latent(4, q_rank=20, kv_rank=24, nope_width=12, value_width=10, scale=0.3, rope=_ROPE),
+)

@@ -1,11 +1,13 @@
 """The arithmetic of a token, by hand, and what devices are known to do."""
 
+import dataclasses
+
 import pytest
 
 from ale_jax.config.model import LoraShape
 from ale_jax.model.arithmetic import forward_flops, gradient_flops, peak_flops
 from ale_jax.model.params import count_params
-from tests.model.shapes import DENSE, MIXED, MOE, changed
+from tests.model.shapes import DENSE, LATENT, MIXED, MOE, with_mixer
 from tests.rows import each_row
 
 ATTENTION = 2 * 2 * 2 * 64 * 4  # two layers, scores and values, 64 numbers, 4 keys
@@ -32,13 +34,30 @@ def test_the_gradient():
     assert lora == 2 * (PROJECTIONS + experts + HEAD) + 3 * ATTENTION
 
 
-@pytest.mark.parametrize("shape", [MOE, MIXED, DENSE])
-def test_it_is_six_for_each_active_weight(shape):
+DIRECT = dataclasses.replace(LATENT.layers[0].mixer, q_rank=0)
+
+
+@each_row(
+    "shape, norms",
+    [
+        (MOE, 2 * 16),
+        (MIXED, 2 * 16),
+        (DENSE, 2 * 16),
+        (LATENT, 20 + 24),
+        (with_mixer(MIXED, DIRECT), 24),
+    ],
+)
+def test_it_is_six_for_each_active_weight(shape, norms):
     """But for scales of norms, and an embedding in which a token is only looked up."""
-    shape = changed(shape, tie_embeddings=False)
+    shape = dataclasses.replace(shape, tie_embeddings=False)
     _, active = count_params(shape)
-    norms, embedding = 2 * (2 * 32 + 2 * 16) + 32, 96 * 32
+    norms, embedding = 2 * (2 * 32 + norms) + 32, 96 * 32
     assert gradient_flops(shape, 0.0) == 6 * (active - norms - embedding)
+
+
+def test_latents_attend_with_keys_and_values_of_two_widths():
+    found = forward_flops(LATENT, keys=3.0)["attention"]
+    assert found == 2 * 3 * 2 * 4 * ((12 + 8) + 10)  # layers, keys, multiply-add, heads
 
 
 @each_row(

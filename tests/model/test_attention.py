@@ -94,6 +94,24 @@ def test_every_kernel_is_softmax_attention_within_segments(
         np.testing.assert_allclose(found, expected, atol=atol)
 
 
+@pytest.mark.parametrize("width", [24, 80], ids=["narrower", "wider"])
+@pytest.mark.parametrize("kernel", [xla_attention, _with_codes], ids=["plain", "fused"])
+def test_values_may_have_another_width_than_keys(kernel, width, monkeypatch):
+    """Kernels that need equal widths are given them."""
+    monkeypatch.setattr(attention, "_kernel", lambda *_: kernel)
+    q, k, v, segment_BT = _inputs(256)
+    v = jnp.concatenate([v, v], axis=-1)[..., :width]
+
+    def packed(q, k, v, segment_BT, kind):
+        return packed_attention(q, k, v, Places(segment_BT, segment_BT), kind)
+
+    inputs = q, k, v, segment_BT
+    outcomes = _outcome(_plain, inputs, KIND), _outcome(packed, inputs, KIND)
+    for expected, found in zip(*outcomes, strict=True):
+        assert found.shape == expected.shape and np.abs(expected).max() > 1
+        np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 def test_codes_hide_other_segments_however_high_their_scores(dtype):
     """The keys of the first segment have scores of about 5,000 with all queries, the second's own

@@ -19,12 +19,12 @@ from ale_jax.model.attention_credit import (
     head_statistics,
     middle_layers,
 )
-from ale_jax.model.layers import block_input, project_qkv
+from ale_jax.model.layers import block_input
 from ale_jax.model.lora import merged, new_adapters
 from ale_jax.model.params import init_params
-from ale_jax.model.policy import hidden_states
+from ale_jax.model.policy import heads_of, hidden_states
 from ale_jax.model.sharding import param_shardings
-from tests.model.shapes import DENSE, MOE, changed
+from tests.model.shapes import DENSE, LATENT, MOE, changed
 
 DEEP = changed(DENSE, num_layers=6)
 HEADS = DEEP.layers[0].mixer.num_heads
@@ -143,11 +143,12 @@ def _policy_queries(params, rows, shape, layer, replay_BTLK=None):
     # What hidden_states returns is normed, and the layer norms it again: only eps tells.
     kind, weights = shape.layers[layer], params["layers"][layer]
     h_BTD = block_input(weights, normed_BTD, kind, "attn")
-    return project_qkv(weights, h_BTD, position_BT, kind)[:2]
+    q_BTNH, k_BTGH, _, attention = heads_of(weights, h_BTD, position_BT, kind)
+    return q_BTNH * attention.scale * attention.head_width**0.5, k_BTGH
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("shape", [MOE, DEEP], ids=["experts", "six layers"])
+@pytest.mark.parametrize("shape", [MOE, DEEP, LATENT], ids=["experts", "six layers", "latents"])
 def test_the_policys_own_layers_are_looked_at(shape):
     params, rows = init_params(jax.random.key(0), shape), _rows(200)
     layers = middle_layers(shape.num_layers, 5)

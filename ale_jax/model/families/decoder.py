@@ -93,8 +93,8 @@ def silu_experts(
     if activation(fields) != "silu":
         raise fields.error(f"hidden_act {fields.get('hidden_act')!r:.40}: experts only have silu")
     total, groups = fields.count(num, most=MOST_EXPERTS), kind.get("groups", 1)
-    # A group is as good as its two best experts, and a token's experts are of the best groups.
-    if total % groups or (groups > 1 and total < 2 * groups):
+    # A group is as good as its best experts, and a token's experts are of the best groups.
+    if total % groups or (groups > 1 and total < kind.get("merit", 2) * groups):
         raise fields.error(f"{total} experts cannot be divided into {groups} groups of two or more")
     chosen, best = fields.count(per_token, most=total), kind.get("top_groups", 1)
     if best > groups or chosen > total // groups * best:
@@ -138,8 +138,11 @@ def rotated(fields: Fields, full: Attention) -> list[Attention]:
 def rope(fields: Fields, head_width: int, partial: bool = False) -> Rope:
     """Returns the rotary embedding, from the fields that transformers 5 or 4 writes. partial: the
     family reads partial_rotary_factor, which others ignore, and which is refused for them."""
-    name = "rope_parameters" if fields.get("rope_parameters") else "rope_scaling"
-    return rope_of(fields, fields.part(name), head_width, partial)
+    return rope_of(fields, rope_part(fields), head_width, partial)
+
+
+def rope_part(fields: Fields) -> Fields:
+    return fields.part("rope_parameters" if fields.get("rope_parameters") else "rope_scaling")
 
 
 def rope_of(fields: Fields, given: Fields, head_width: int, partial: bool = False) -> Rope:
@@ -184,11 +187,11 @@ def _yarn(given: Fields, most: int) -> YarnScaling:
     factor = given.number("factor", most / trained)
     m, all_dims = given.get("mscale"), given.get("mscale_all_dim")
     if m and all_dims:
-        own = _mscale(factor, given.number("mscale")) / _mscale(
+        own = mscale(factor, given.number("mscale")) / mscale(
             factor, given.number("mscale_all_dim")
         )
     else:
-        own = _mscale(factor, 1.0)
+        own = mscale(factor, 1.0)
     return YarnScaling(
         factor,
         trained,
@@ -199,5 +202,6 @@ def _yarn(given: Fields, most: int) -> YarnScaling:
     )
 
 
-def _mscale(factor: float, slope: float) -> float:
+def mscale(factor: float, slope: float) -> float:
+    """Returns by how much yarn stretches scores over positions that are `factor` times as far."""
     return 1.0 if factor <= 1 else 0.1 * slope * math.log(factor) + 1.0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ale_jax.config.architecture import Attention, Layer, PolicyShape
+from collections.abc import Sequence
+
+from ale_jax.config.architecture import Layer, Mixer, PolicyShape
 from ale_jax.model.families.decoder import (
     attention,
     decoder,
@@ -16,6 +18,8 @@ from ale_jax.model.families.decoder import (
 )
 from ale_jax.model.families.family import LAYER, MATRIX, VECTOR, Family, Storage
 from ale_jax.model.families.fields import Fields
+
+DENSE, SPARSE = "dense", "sparse"
 
 
 def read(fields: Fields) -> PolicyShape:
@@ -32,11 +36,11 @@ def read_moe(fields: Fields) -> PolicyShape:
         bias=fields.flag("attention_bias"),
         qk_norm="head" if fields.flag("use_qk_norm") else "",
     )
-    return _mixture(fields, [mixer] * num_layers(fields))
+    return mixture(fields, [mixer] * num_layers(fields))
 
 
 def read_solar(fields: Fields) -> PolicyShape:
-    return _mixture(
+    return mixture(
         fields, [attention(fields, bias=fields.flag("attention_bias"))] * num_layers(fields)
     )
 
@@ -45,11 +49,12 @@ def read_dots(fields: Fields) -> PolicyShape:
     bias = fields.flag("attention_bias")
     full = attention(fields, bias=bias, out_bias=bias, qk_norm="head")
     fields.get("max_window_layers")  # the types say it
-    return _mixture(fields, windowed(fields, full, layer_types(fields)))
+    return mixture(fields, windowed(fields, full, layer_types(fields)))
 
 
-def _mixture(fields: Fields, mixers: list[Attention]) -> PolicyShape:
-    """Of layers with experts, after the first ones."""
+def mixture(fields: Fields, mixers: Sequence[Mixer], types: Sequence[str] = ()) -> PolicyShape:
+    """Returns the shape of layers with experts, but for the first ones, or for those of `types`
+    that are dense."""
     width = fields.count("moe_intermediate_size")
     shared = fields.count("n_shared_experts") if fields.get("n_shared_experts") else 0
     experts = silu_experts(
@@ -66,7 +71,8 @@ def _mixture(fields: Fields, mixers: list[Attention]) -> PolicyShape:
     )
     norm, first = rms(fields), fields.get("first_k_dense_replace", 0)
     fields.get("intermediate_size")
-    feeds = [dense(fields) if i < first else experts for i in range(len(mixers))]
+    types = types or [DENSE if i < first else SPARSE for i in range(len(mixers))]
+    feeds = [dense(fields) if each == DENSE else experts for each in types]
     layers = [Layer(*both, norm) for both in zip(mixers, feeds, strict=True)]
     return decoder(fields, layers, norm)
 

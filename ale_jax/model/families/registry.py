@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from ale_jax.model.families.deepseek import (
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+    GLM4_MOE_LITE,
+    MINICPM3,
+    SARVAM_MLA,
+    YOUTU,
+)
 from ale_jax.model.families.ernie4_5 import ERNIE4_5, ERNIE4_5_MOE
 from ale_jax.model.families.exaone4 import EXAONE4
 from ale_jax.model.families.family import Family
@@ -31,5 +39,6 @@ FAMILIES: dict[str, Family] = {
         *(OLMO2, OLMO3, OLMOE, FLEX_OLMO, EXAONE4),
         *(GLM, GLM4, GLM4_MOE, SOLAR_OPEN, DOTS1),
         *(GEMMA, GEMMA2, GEMMA3_TEXT, MINIMAX_M2),
+        *(DEEPSEEK_V2, DEEPSEEK_V3, SARVAM_MLA, GLM4_MOE_LITE, YOUTU, MINICPM3),
     )
 }

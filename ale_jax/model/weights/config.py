@@ -15,6 +15,7 @@ from ale_jax.config.architecture import (
     Attention,
     Dense,
     Llama3Scaling,
+    Mixer,
     PolicyShape,
     Rope,
 )
@@ -115,8 +116,8 @@ def _of_all(shape: PolicyShape) -> dict[str, Any]:
     }
 
 
-def _of_attention(kind: Attention) -> dict[str, Any]:
-    assert isinstance(kind.rope, Rope)
+def _of_attention(kind: Mixer) -> dict[str, Any]:
+    assert isinstance(kind, Attention) and isinstance(kind.rope, Rope)
     fields: dict[str, Any] = {
         "num_attention_heads": kind.num_heads,
         "num_key_value_heads": kind.num_kv_heads,

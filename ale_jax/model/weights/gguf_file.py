@@ -11,7 +11,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-from ale_jax.config.architecture import Llama3Scaling, PolicyShape, Rope
+from ale_jax.config.architecture import Attention, Llama3Scaling, PolicyShape, Rope
 from ale_jax.config.model import ModelConfig
 from ale_jax.model.families.decoder import MOST_EXPERTS, MOST_LAYERS
 from ale_jax.model.families.fields import Fields
@@ -206,6 +206,7 @@ def _under_our_names(
         shape.num_layers,
     )
     mixer = shape.layers[0].mixer
+    assert isinstance(mixer, Attention)
     heads = {"q_proj": mixer.num_heads, "k_proj": mixer.num_kv_heads}
     tensors, used = {}, set()
     for name in tensor_shapes(shape):

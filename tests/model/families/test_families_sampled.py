@@ -23,7 +23,10 @@ CLOSE = 2e-4  # of logits up to about 10, after 76 tokens
 PAGES = 14  # of 8 tokens: two conversations of 80 do not fit, so that they take turns
 
 
-@pytest.mark.parametrize("family", OF_FAMILY)
+LATENT = {"deepseek_v2", "deepseek_v3", "sarvam_mla", "glm4_moe_lite", "youtu", "minicpm3"}
+
+
+@pytest.mark.parametrize("family", OF_FAMILY.keys() - LATENT)
 def test_greedy_tokens_are_theirs(family, tmp_path):
     model = make_model(family)
     model.save_pretrained(tmp_path)
