@@ -33,8 +33,8 @@ from ale_jax.config.run import RunConfig
 from ale_jax.data.packing import pack
 from ale_jax.learn.state import abstract_state, make_optimizer
 from ale_jax.learn.step import ModelSpec, make_loss, make_train_step
-from ale_jax.model.compute import in_parts, sampling_part
-from ale_jax.model.lora import trained
+from ale_jax.model.lora import trained, without_adapters
+from ale_jax.model.sampling_weights import in_parts, sampling_part
 from ale_jax.model.sharding import batch_sharding, mesh_sizes
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.checks import checked_config
@@ -184,7 +184,7 @@ def learner_programs(config: RunConfig, mesh: Mesh) -> Iterator[tuple[str, Any]]
         update = step.update.lower(grads, state.opt_state, moved, state.step, sums["loss"])
         yield from ((f"update {number}", each) for number, each in enumerate(update))
         dtype, stored_as = learn.compute_dtype, config.engine.weights
-        parts = {shape: part for part, shape in in_parts(state.params, policy)}
+        parts = {shape: part for part, shape in in_parts(without_adapters(state.params), policy)}
         for number, (shape, part) in enumerate(parts.items()):
             yield f"{PUBLISH} {number}", sampling_part.lower(part, shape, dtype, mesh, stored_as)
 

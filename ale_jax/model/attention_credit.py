@@ -21,7 +21,7 @@ from ale_jax.model.attention import SequencePermutation
 from ale_jax.model.blockwise_attention import Places, in_reach, scores
 from ale_jax.model.compute import cast_layer
 from ale_jax.model.layers import MASKED, block_input
-from ale_jax.model.lora import adapted_layers, merge_layer
+from ale_jax.model.lora import adapted_layers
 from ale_jax.model.params import Params
 from ale_jax.model.policy import decoder_layer, embed_tokens, heads_of, replay_by_layer
 
@@ -72,8 +72,8 @@ def attention_statistics(
     replays = replay_by_layer(permutation, replay_BTLK, shape)
     x_BTD = embed_tokens(params, permutation.deal(tokens_BT), shape, compute)
     found = []
-    for number, (layer, adapters) in enumerate(adapted_layers(params)[: layers[-1] + 1]):
-        layer = cast_layer(merge_layer(layer, adapters), compute.compute_dtype)
+    for number, layer in enumerate(adapted_layers(params)[: layers[-1] + 1]):
+        layer = cast_layer(layer, compute.compute_dtype)
         kind = shape.layers[number]
         if number in layers:
             h_BTD = block_input(layer, x_BTD, kind, "attn")

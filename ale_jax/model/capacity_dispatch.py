@@ -18,14 +18,15 @@ from typing import NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
-from ale_jax.model.compute import product
+from ale_jax.model.compute import Adapted, times
 
 SLACK = 1.25
 _ROUND_EXPERTS = 16  # a round takes 1 / _ROUND_EXPERTS of the experts, each with
 _ROUND_ROOM = 2  # 1 / _ROUND_ROOM of the first block's capacity
 _TILE = 8  # rows; capacities are multiples of it
 
-Weights = tuple[jax.Array, jax.Array, jax.Array]  # gate and up [E,D,F], down [E,F,D]
+Stack = jax.Array | Adapted
+Weights = tuple[Stack, Stack, Stack]  # gate and up [E,D,F], down [E,F,D]
 Total = TypeVar("Total")
 
 
@@ -70,8 +71,8 @@ def _forward(weights: Weights, x_TD: jax.Array, expert_TK: jax.Array):
     y_ECD, pull = jax.vjp(_swiglu, weights, block.tokens(x_TD, rows))
 
     def add_round(y_AD: jax.Array, block: _Block) -> jax.Array:
-        gate, up, down = (w[block.expert_U] for w in weights)
-        return block.put(y_AD, _swiglu((gate, up, down), block.tokens(x_TD, rows)))
+        part = jax.tree.map(lambda w: w[block.expert_U], weights)
+        return block.put(y_AD, _swiglu(part, block.tokens(x_TD, rows)))
 
     y_AD = _in_rounds(rows, add_round, block.rows_of(y_ECD))
     return y_AD.reshape(T, K, -1), (weights, x_TD, expert_TK, pull)
@@ -85,11 +86,11 @@ def _backward(kept, dy_TKD: jax.Array):
 
     def add_round(total: tuple[Weights, jax.Array], block: _Block):
         d_weights, dx_AD = total
-        part = tuple(w[block.expert_U] for w in weights)
+        part = jax.tree.map(lambda w: w[block.expert_U], weights)
         _, pull = jax.vjp(_swiglu, part, block.tokens(x_TD, rows))
         d_part, dx_UCD = pull(block.take(dy_AD))
-        more = (d.at[block.expert_U].add(p) for d, p in zip(d_weights, d_part, strict=True))
-        return tuple(more), block.put(dx_AD, dx_UCD)
+        d_weights = jax.tree.map(lambda d, p: d.at[block.expert_U].add(p), d_weights, d_part)
+        return d_weights, block.put(dx_AD, dx_UCD)
 
     total = d_weights, block.rows_of(dx_ECD)
     d_weights, dx_AD = _in_rounds(rows, add_round, total)
@@ -107,8 +108,7 @@ def weighted_sum(y_TKD: jax.Array, weight_TK: jax.Array) -> jax.Array:
 
 def _swiglu(weights: Weights, x_UCD: jax.Array) -> jax.Array:
     gate, up, down = weights
-    hidden_UCF = jax.nn.silu(product(x_UCD, gate)) * product(x_UCD, up)
-    return product(hidden_UCF, down)
+    return times(jax.nn.silu(times(x_UCD, gate)) * times(x_UCD, up), down)
 
 
 class _Rows(NamedTuple):
@@ -218,14 +218,11 @@ def all_experts(
 ) -> jax.Array:
     """Computes the weighted sum of the SwiGLU of each token's K experts, [T,D]. Expert E, one past
     the last, contributes nothing."""
-    gate_EDF, up_EDF, down_EFD = weights
     # One product per expert: for a joint product CPUs would first transpose the weights.
-    x_ETD = jnp.broadcast_to(x_TD[None], (gate_EDF.shape[0], *x_TD.shape))
-    hidden_ETF = jax.nn.silu(jnp.einsum("etd,edf->etf", x_ETD, gate_EDF))
-    hidden_ETF = hidden_ETF * jnp.einsum("etd,edf->etf", x_ETD, up_EDF)
-    chosen_TKE = jax.nn.one_hot(expert_TK, gate_EDF.shape[0], dtype=x_TD.dtype)
+    x_ETD = jnp.broadcast_to(x_TD[None], (weights[0].shape[0], *x_TD.shape))
+    y_ETD = _swiglu(weights, x_ETD)
+    chosen_TKE = jax.nn.one_hot(expert_TK, len(y_ETD), dtype=x_TD.dtype)
     weight_ET = jnp.einsum("tk,tke->et", weight_TK, chosen_TKE)
     # The outputs are weighted, as those of `capacity_dispatch` are, so that both functions round
     # alike in bfloat16.
-    y_ETD = jnp.einsum("etf,efd->etd", hidden_ETF, down_EFD)
     return jnp.einsum("etd,et->td", y_ETD, weight_ET)

@@ -1,22 +1,20 @@
-"""How the forward pass is computed: precision, stored form of the weights, matrix products, and
-what is kept for the backward pass."""
+"""How the forward pass is computed: precision, stored form of the weights, linear maps, and what is
+kept for the backward pass."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from ale_jax.config.architecture import PolicyShape
-from ale_jax.config.model import SAME, Compute
-from ale_jax.model.lora import merged
 from ale_jax.model.params import Param, Params, is_param, param_table
-from ale_jax.model.sharding import RULES, SAMPLER_RULES, param_shardings
 
 _FORMS = {"int8": (jnp.int8, 127.0), "fp8": (jnp.float8_e4m3fn, 448.0)}
 
@@ -32,10 +30,37 @@ class Quantised:
 Weight = jax.Array | Quantised
 
 
-def weight(layer: Params, name: str, dtype: jnp.dtype) -> jax.Array:
-    """Returns the layer's weight for a product in `dtype`. A quantised weight is dequantised and
+@struct.dataclass
+class Adapted:
+    """A weight with a low-rank adapter beside it. Its product with x is x W + (x A) B, for which
+    W + A B is never computed.
+
+    base: a Weight. a: [*stack, *in, rank], times the adapter's scale. b: [*stack, rank, *out]. Or
+    the shardings of these.
+    """
+
+    base: Any
+    a: Any
+    b: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        base = self.base
+        return base.value.shape if isinstance(base, Quantised) else base.shape
+
+
+Map = Weight | Adapted
+
+
+def weight(layer: Params, name: str, dtype: jnp.dtype) -> jax.Array | Adapted:
+    """Returns the layer's weight for `times` in `dtype`. A quantised weight is dequantised and
     cast; any other is returned as it is."""
-    stored = layer[name]
+    return _loaded(layer[name], dtype)
+
+
+def _loaded(stored: Map, dtype: jnp.dtype) -> jax.Array | Adapted:
+    if isinstance(stored, Adapted):
+        return dataclasses.replace(stored, base=_loaded(stored.base, dtype))
     return dequantise(stored).astype(dtype) if isinstance(stored, Quantised) else stored
 
 
@@ -96,111 +121,15 @@ def cast_layer(layer: Params, dtype: str) -> Params:
     """Returns a layer's weights, by name, in the type that products use; quantised ones are
     unchanged. Gradients flow back through the cast in the weights' own type."""
 
-    def cast(name: str, weight: Weight) -> Weight:
+    def cast(name: str, weight: Map) -> Map:
         if isinstance(weight, Quantised):
             return weight
+        if isinstance(weight, Adapted):
+            return Adapted(*(cast(name, each) for each in (weight.base, weight.a, weight.b)))
         exact = any(part in name for part in KEPT_EXACT)
         return weight.astype(jnp.float32 if exact else dtype)
 
     return {name: cast(name, weight) for name, weight in layer.items()}
-
-
-def sampling_weights(
-    params: Params,
-    shape: PolicyShape,
-    compute: Compute,
-    mesh: Mesh | None = None,
-    stored_as: str = SAME,
-) -> Params:
-    """Returns the weights that a sampler is given.
-
-    Adapters are merged, and the type is that of the learner's products, so that both compute the
-    same. Each weight is placed where a decode step needs it (SAMPLER_RULES), so that it is
-    transferred once and not in every step. If `stored_as` says so, matrices are quantised, and then
-    the two do not compute exactly the same. Returns the same arrays if there is nothing to do.
-    """
-    if not has_own_weights(compute, "adapters" in params, mesh, stored_as):
-        return params
-    return join_parts(
-        [
-            sampling_part(part, part_shape, compute.compute_dtype, mesh, stored_as)
-            for part, part_shape in in_parts(params, shape)
-        ]
-    )
-
-
-def in_parts(params: Params, shape: PolicyShape) -> list[tuple[Params, PolicyShape]]:
-    """Splits weights into what is outside of the layers, and each layer with its adapters. Returns
-    each part with the shape of a model that has this part alone.
-
-    One program for all of them would hold all layers twice: in the places from which a decode step
-    reads them, and on the way there. Layers of one form share a program.
-    """
-    no_layers = dataclasses.replace(shape, layers=())
-    outside = {k: w for k, w in params.items() if k not in ("adapters", "adapter_scale")}
-    parts = [(outside | {"layers": []}, no_layers)]
-    for number, layer in enumerate(params["layers"]):
-        part: Params = {"layers": [layer]}
-        if "adapters" in params:
-            part["adapters"] = [params["adapters"][number]]
-            part["adapter_scale"] = params["adapter_scale"]
-        parts.append((part, dataclasses.replace(shape, layers=(shape.layers[number],))))
-    return parts
-
-
-def join_parts(parts: Sequence[Params]) -> Params:
-    """Joins what was made of the parts."""
-    outside, *layers = parts
-    return outside | {"layers": [layer for part in layers for layer in part["layers"]]}
-
-
-def has_own_weights(
-    compute: Compute, adapted: bool, mesh: AbstractMesh | Mesh | None, stored_as: str
-) -> bool:
-    """Returns whether a sampler needs other arrays than the learner's. adapted: there are
-    adapters."""
-    is_cut = mesh is not None and any(mesh.shape[axis] > 1 for axis in RULES["embed"])
-    return adapted or compute.compute_dtype != "float32" or is_cut or stored_as != SAME
-
-
-@functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
-def sampling_part(
-    params: Params, shape: PolicyShape, dtype: str, mesh: Mesh | None, stored_as: str
-) -> Params:
-    """Returns a part of `sampling_weights`; see `in_parts`."""
-    params = served_weights(params, shape, dtype, stored_as)
-    if mesh is None:
-        return params
-    places = sampler_shardings(params, shape, mesh)
-    return jax.lax.with_sharding_constraint(params, places)
-
-
-def sampler_shardings(params: Params, shape: PolicyShape, mesh: AbstractMesh | Mesh) -> Params:
-    """Returns the sharding of each array of a sampler's weights. params: these weights, or their
-    shapes, or a part of them."""
-
-    def place(sharding: NamedSharding, stored: Weight) -> NamedSharding | Quantised:
-        if not isinstance(stored, Quantised):
-            return sharding
-        # A scale has size 1 along the dims that are summed over, and is not sharded there.
-        cut = zip(stored.scale.shape, sharding.spec, strict=True)
-        spec = PartitionSpec(*(axes if size > 1 else None for size, axes in cut))
-        return Quantised(sharding, NamedSharding(mesh, spec))
-
-    places = param_shardings(shape, mesh, SAMPLER_RULES)
-    return jax.tree.map(place, {name: places[name] for name in params}, params)
-
-
-def served_weights(params: Params, shape: PolicyShape, dtype: str, stored_as: str) -> Params:
-    """Returns the values that a sampler is given, without their sharding, of all weights or a
-    part."""
-    params = merged(params)
-    if stored_as != SAME:
-        params = quantise_layers(params, shape, stored_as)
-    layers = [cast_layer(layer, dtype) for layer in params["layers"]]
-    return cast_layer({k: w for k, w in params.items() if k != "layers"}, dtype) | {
-        "layers": layers
-    }
 
 
 def recomputed(apply_layer: Callable, remat: str) -> Callable:
@@ -220,6 +149,31 @@ def scaled(x: jax.Array, factor: float) -> jax.Array:
 def soft_capped(x: jax.Array, cap: float) -> jax.Array:
     """Returns cap * tanh(x / cap), which lies between -cap and cap; x itself if the cap is 0."""
     return cap * jnp.tanh(x / cap) if cap else x
+
+
+def linear(layer: Params, name: str, x: jax.Array, inputs: int = 1) -> jax.Array:
+    """Returns the product of x [..., *in] and a layer's linear map [*in, *out], [..., *out].
+
+    inputs: how many dims `in` has. Layers apply their maps by this function, so that each may be
+    stored in eight bits, or have an adapter.
+    """
+    found, rows = weight(layer, name, x.dtype), x.shape[: x.ndim - inputs]
+    y = times(x.reshape(*rows, -1), _as_matrix(found, inputs))
+    return y.reshape(*rows, *found.shape[inputs:])
+
+
+def times(x: jax.Array, weight: jax.Array | Adapted) -> jax.Array:
+    """x [*E,...,D] times a map [*E,D,F], with its adapter if it has one -> [*E,...,F]."""
+    if isinstance(weight, Adapted):
+        return product(x, weight.base) + product(product(x, weight.a), weight.b)
+    return product(x, weight)
+
+
+def _as_matrix(weight: jax.Array | Adapted, inputs: int) -> jax.Array | Adapted:
+    if isinstance(weight, Adapted):
+        base, a = _as_matrix(weight.base, inputs), _as_matrix(weight.a, inputs)
+        return Adapted(base, a, _as_matrix(weight.b, 1))
+    return weight.reshape(math.prod(weight.shape[:inputs]), -1)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from ale_jax.config.architecture import PolicyShape
 from ale_jax.model.compute import scaled
 from ale_jax.model.layers import feed_forward, final_hidden, residual_blocks
+from ale_jax.model.lora import adapted_layers
 from ale_jax.model.memory import Memory, NewTokens, mix
 from ale_jax.model.params import Params
 
@@ -33,7 +34,8 @@ def extend(
     new = NewTokens(start_B[:, None] + offset_BT, offset_BT < count_B[:, None])
     x_BTD = scaled(params["embed_VD"][tokens_BT], shape.embed_scale)
     extended, expert_LBTK = [], []
-    for kind, layer, layer_memory in zip(shape.layers, params["layers"], memory, strict=True):
+    layers = adapted_layers(params)
+    for kind, layer, layer_memory in zip(shape.layers, layers, memory, strict=True):
         mixed = partial(mix, layer, memory=layer_memory, new=new, kind=kind)
         feed = partial(feed_forward, layer, kind=kind)
         x_BTD, layer_memory, stats = residual_blocks(layer, x_BTD, kind, mixed, feed)

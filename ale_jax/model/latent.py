@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from ale_jax.config.architecture import Latent, Norm
-from ale_jax.model.compute import product, weight
-from ale_jax.model.layers import by_head, rms_norm
+from ale_jax.model.compute import linear
+from ale_jax.model.layers import rms_norm
 from ale_jax.model.params import Params
 from ale_jax.model.rope import rotary
 
@@ -21,7 +21,7 @@ def expanded_qkv(
     q_BTNH = latent_queries(layer, x_BTD, position_BT, kind)
     stored_BTO = stored_latents(layer, x_BTD, position_BT, kind)
     latent_BTO, rope_BTH = jnp.split(stored_BTO, [kind.kv_rank], axis=-1)
-    kv_BTNH = by_head(latent_BTO, weight(layer, "kv_up_ONH", x_BTD.dtype))
+    kv_BTNH = linear(layer, "kv_up_ONH", latent_BTO)
     k_BTNH, v_BTNH = jnp.split(kv_BTNH, [kind.nope_width], axis=-1)
     shared_BTNH = jnp.broadcast_to(rope_BTH[:, :, None], (*k_BTNH.shape[:-1], kind.rope.width))
     return q_BTNH, jnp.concatenate([k_BTNH, shared_BTNH], axis=-1), v_BTNH
@@ -34,9 +34,9 @@ def latent_queries(
     if kind.q_rank:
         latent_BTO = _down(layer, "q", x_BTD, kind)
         latent_BTO = rms_norm(latent_BTO, layer["q_norm_O"], Norm(kind.eps))
-        q_BTNH = by_head(latent_BTO, weight(layer, "q_up_ONH", x_BTD.dtype))
+        q_BTNH = linear(layer, "q_up_ONH", latent_BTO)
     else:
-        q_BTNH = by_head(x_BTD, weight(layer, "q_DNH", x_BTD.dtype))
+        q_BTNH = linear(layer, "q_DNH", x_BTD)
     plain_BTNH, turned_BTNH = jnp.split(q_BTNH, [kind.nope_width], axis=-1)
     turned_BTNH = rotary(turned_BTNH, position_BT, kind.rope)
     return jnp.concatenate([plain_BTNH, turned_BTNH], axis=-1)
@@ -54,5 +54,5 @@ def stored_latents(
 
 
 def _down(layer: Params, name: str, x_BTD: jax.Array, kind: Latent) -> jax.Array:
-    latent_BTO = product(x_BTD, weight(layer, f"{name}_down_DO", x_BTD.dtype))
+    latent_BTO = linear(layer, f"{name}_down_DO", x_BTD)
     return latent_BTO + layer[f"{name}_down_bias_O"][None, None] if kind.bias else latent_BTO

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from ale_jax.config.architecture import Attention, Dense, Layer, Mixer, Norm, PolicyShape
 from ale_jax.model.blockwise_attention import scores
-from ale_jax.model.compute import product, scaled, weight
+from ale_jax.model.compute import linear, scaled
 from ale_jax.model.moe import RouterStats, moe
 from ale_jax.model.params import Params
 from ale_jax.model.rope import rotary
@@ -45,9 +45,9 @@ def project_qkv(
     the layer's kind says."""
     attention = kind.mixer
     assert isinstance(attention, Attention)
-    q_BTNH = by_head(x_BTD, weight(layer, "q_DNH", x_BTD.dtype))
-    k_BTGH = by_head(x_BTD, weight(layer, "k_DGH", x_BTD.dtype))
-    v_BTGH = by_head(x_BTD, weight(layer, "v_DGH", x_BTD.dtype))
+    q_BTNH = linear(layer, "q_DNH", x_BTD)
+    k_BTGH = linear(layer, "k_DGH", x_BTD)
+    v_BTGH = linear(layer, "v_DGH", x_BTD)
     if attention.bias:
         q_BTNH = q_BTNH + layer["q_bias_NH"][None, None]
         k_BTGH = k_BTGH + layer["k_bias_GH"][None, None]
@@ -61,12 +61,6 @@ def project_qkv(
         q_BTNH = rotary(q_BTNH, position_BT, attention.rope)
         k_BTGH = rotary(k_BTGH, position_BT, attention.rope)
     return q_BTNH, k_BTGH, v_BTGH
-
-
-def by_head(x_BTD: jax.Array, weight_DNH: jax.Array) -> jax.Array:
-    """Returns x times a map to the widths of heads, [B,T,N,H]."""
-    D, N, H = weight_DNH.shape
-    return product(x_BTD, weight_DNH.reshape(D, N * H)).reshape(*x_BTD.shape[:-1], N, H)
 
 
 def masked_attention(
@@ -101,9 +95,7 @@ def masked_attention(
 
 def project_out(layer: Params, out_BTNH: jax.Array, kind: Mixer) -> jax.Array:
     """Projects the outputs of the heads to the width of the residual stream, [B,T,D]."""
-    *rows, N, H = out_BTNH.shape
-    o_NHD = weight(layer, "o_NHD", out_BTNH.dtype)
-    out_BTD = product(out_BTNH.reshape(*rows, N * H), o_NHD.reshape(N * H, -1))
+    out_BTD = linear(layer, "o_NHD", out_BTNH, inputs=2)
     return out_BTD + layer["o_bias_D"][None, None] if kind.out_bias else out_BTD
 
 
@@ -125,12 +117,11 @@ def feed_forward(
 
 
 def _dense(layer: Params, x_BTD: jax.Array, kind: Dense) -> jax.Array:
-    gate, up, down = (weight(layer, n, x_BTD.dtype) for n in ("gate_DF", "up_DF", "down_FD"))
-    gate_BTF, up_BTF = product(x_BTD, gate), product(x_BTD, up)
+    gate_BTF, up_BTF = linear(layer, "gate_DF", x_BTD), linear(layer, "up_DF", x_BTD)
     if kind.bias:
         gate_BTF = gate_BTF + layer["gate_bias_F"][None, None]
         up_BTF = up_BTF + layer["up_bias_F"][None, None]
-    out_BTD = product(ACTIVATIONS[kind.activation](gate_BTF) * up_BTF, down)
+    out_BTD = linear(layer, "down_FD", ACTIVATIONS[kind.activation](gate_BTF) * up_BTF)
     return out_BTD + layer["down_bias_D"][None, None] if kind.bias else out_BTD
 
 

@@ -4,7 +4,7 @@ loss."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from ale_jax.model.capacity_dispatch import (
     capacity_dispatch,
     weighted_sum,
 )
-from ale_jax.model.compute import product, scaled, weight
+from ale_jax.model.compute import Adapted, linear, scaled, weight
 from ale_jax.model.expert_parallel import AXIS, exchanged, gathered, own_share
 from ale_jax.model.params import Params
 from ale_jax.model.sharding import row_axes, sequence_axis
@@ -90,10 +90,8 @@ def moe(
     are reached by an all-to-all. replay_BTK: see `route`.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    gate_EDF, up_EDF, down_EFD = (
-        weight(layer, name, x_BTD.dtype) for name in ("gate_EDF", "up_EDF", "down_EFD")
-    )
-    weights = gate_EDF, up_EDF, down_EFD
+    gate, up, down = (weight(layer, n, x_BTD.dtype) for n in ("gate_EDF", "up_EDF", "down_EFD"))
+    weights = gate, up, down
     router: Params = {name: layer[name] for name in ("router_DE", "router_bias_E") if name in layer}
     if mesh.empty or mesh.size == 1:
         out_BTD, *stats = _on_one_device(router, weights, x_BTD, replay_BTK, kind)
@@ -147,14 +145,25 @@ def _on_mesh(
 
         return _routed(router, x_BTD, replay_BTK, kind, compute)
 
-    up, down = PartitionSpec(AXIS, None, "tensor"), PartitionSpec(AXIS, "tensor", None)
+    up, down = (AXIS, None, "tensor"), (AXIS, "tensor", None)
+    places = tuple(map(_places, weights, (up, up, down)))
     # check_vma=False: within loops JAX cannot tell whether a value is the same on several devices.
     return jax.shard_map(
         share,
-        in_specs=(PartitionSpec(), (up, up, down), tokens, tokens),
+        in_specs=(PartitionSpec(), places, tokens, tokens),
         out_specs=(tokens, tokens, tokens),
         check_vma=False,
     )(router, weights, x_BTD, replay_BTK)
+
+
+def _places(weight: jax.Array | Adapted, axes: tuple[str | None, ...]) -> Any:
+    """The sharding of a stack of maps whose dims lie along these axes. Where the inputs are cut,
+    each device has a part of a sum, with the adapter's as without."""
+    stack, inner, outer = axes
+    if not isinstance(weight, Adapted):
+        return PartitionSpec(*axes)
+    a, b = PartitionSpec(stack, inner, None), PartitionSpec(stack, None, outer)
+    return Adapted(PartitionSpec(*axes), a, b)
 
 
 def _routed(
@@ -178,12 +187,11 @@ def _routed(
 
 def _shared(layer: Params, x_BTD: jax.Array, kind: Experts) -> jax.Array:
     """What the experts that every token goes to add, [B,T,D]."""
-    names = ("shared_gate_DF", "shared_up_DF", "shared_down_FD")
-    gate, up, down = (weight(layer, name, x_BTD.dtype) for name in names)
-    out_BTD = product(jax.nn.silu(product(x_BTD, gate)) * product(x_BTD, up), down)
+    gate_BTF, up_BTF = (linear(layer, f"shared_{name}_DF", x_BTD) for name in ("gate", "up"))
+    out_BTD = linear(layer, "shared_down_FD", jax.nn.silu(gate_BTF) * up_BTF)
     if not kind.shared_gate:
         return out_BTD
-    share_BT1 = jax.nn.sigmoid(product(x_BTD, weight(layer, "shared_share_D1", x_BTD.dtype)))
+    share_BT1 = jax.nn.sigmoid(linear(layer, "shared_share_D1", x_BTD))
     return share_BT1 * out_BTD
 
 

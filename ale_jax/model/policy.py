@@ -26,7 +26,7 @@ from ale_jax.model.layers import (
     project_qkv,
     residual_blocks,
 )
-from ale_jax.model.lora import adapted_layers, merge_layer
+from ale_jax.model.lora import adapted_layers
 from ale_jax.model.moe import RouterStats
 from ale_jax.model.params import Param, Params, param_table
 from ale_jax.model.sharding import row_axes, sequence_axis, spec
@@ -57,17 +57,15 @@ def hidden_states(
     replays = replay_by_layer(permutation, replay_BTLK, shape)
 
     def apply_layer(kind, x_BTD, layer):
-        weights, adapters, replay_BTK = layer
-        weights = cast_layer(merge_layer(weights, adapters), compute.compute_dtype)
+        weights, replay_BTK = layer
+        weights = cast_layer(weights, compute.compute_dtype)
         return decoder_layer(weights, x_BTD, places, kind, replay_BTK)
 
     def for_scan(layer):
-        weights, adapters, replay_BTK = layer
-        # Adapters are added before the weights are rounded.
-        weights = weights if adapters else cast_layer(weights, compute.compute_dtype)
-        return weights, adapters, replay_BTK
+        weights, replay_BTK = layer
+        return cast_layer(weights, compute.compute_dtype), replay_BTK
 
-    layers = [(*each, replay) for each, replay in zip(adapted_layers(params), replays, strict=True)]
+    layers = list(zip(adapted_layers(params), replays, strict=True))
     x_BTD = embed_tokens(params, tokens_BT, shape, compute)
     apply = recomputed(apply_layer, compute.remat)
     x_BTD, stats = apply_in_turn(apply, x_BTD, shape.layers, layers, for_scan)
@@ -94,7 +92,7 @@ def decoder_layer(
     kind: Layer,
     replay_BTK: jax.Array | None = None,
 ) -> tuple[jax.Array, RouterStats | None]:
-    """Applies one layer, with weights merged and cast, to the residual stream. Also returns its
+    """Applies one layer, with weights that are cast, to the residual stream. Also returns its
     router's statistics. Tokens are in the order that `packed_attention` expects."""
 
     def mix(h_BTD):

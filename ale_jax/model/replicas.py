@@ -8,9 +8,11 @@ from the learner's shards.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,14 +20,18 @@ from jax.sharding import Mesh, NamedSharding
 
 from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.model import Compute
-from ale_jax.model.compute import (
+from ale_jax.model.lora import entries, without_adapters
+from ale_jax.model.params import Params
+from ale_jax.model.sampling_weights import (
+    adapter_shardings,
     in_parts,
     join_parts,
     sampler_shardings,
-    sampling_weights,
+    sampling_adapters,
+    sampling_base,
+    served_adapters,
     served_weights,
 )
-from ale_jax.model.params import Params
 
 REPLICA = "replica"
 
@@ -93,42 +99,110 @@ def _by_process(mesh: Mesh) -> np.ndarray:
     return blocks
 
 
-def make_sampling_copy(
-    policy: PolicyShape, compute: Compute, mesh: Mesh, stored_as: str, devices_per_engine: int = 0
-) -> Callable[[Params], list[Params]]:
-    """Makes the function from the learner's weights to those of each of this process's engines; see
+class SamplingCopy:
+    """The function from the learner's weights to those of each of this process's engines; see
     `sampling_weights`. If other processes share the mesh, all of them must call it at once.
 
-    `mesh` is the learner's, over which the given weights are sharded. `own` are the meshes of this
-    process's engines, on which the result is used. `copies` has the axes of an engine and, before
-    them, one that counts all engines of all processes: a program whose results are sharded over the
-    others alone leaves a whole copy with each engine. JAX takes a program only if `copies` lists
-    the devices as `mesh` does, and `_on_mesh` relabels a device's part without moving it, so that
-    an engine's devices must come in the same order in `own` as in `copies`.
+    Weights that adapters lie beside are copied once, and stay with the engines: later calls move
+    the adapters alone.
     """
-    own = engine_meshes(mesh, devices_per_engine)
-    if own == [mesh]:
-        return lambda params: [sampling_weights(params, policy, compute, mesh, stored_as)]
-    blocks = _by_engine(mesh, devices_per_engine)
-    copies = Mesh(blocks.reshape(len(blocks), *own[0].devices.shape), (REPLICA, *mesh.axis_names))
-    programs: dict[PolicyShape, Callable[[Params], Params]] = {}
 
-    def copy_part(part: Params, shape: PolicyShape) -> list[Params]:
-        def serve(weights: Params) -> Params:
-            return served_weights(weights, shape, compute.compute_dtype, stored_as)
+    def __init__(
+        self,
+        policy: PolicyShape,
+        compute: Compute,
+        mesh: Mesh,
+        stored_as: str,
+        devices_per_engine: int = 0,
+    ):
+        """mesh: the learner's, over which the given weights are sharded."""
+        own = engine_meshes(mesh, devices_per_engine)
+        if own == [mesh]:
+            self._copies: _OnMesh | _OnEngines = _OnMesh(policy, compute, mesh, stored_as)
+        else:
+            blocks = _by_engine(mesh, devices_per_engine)
+            self._copies = _OnEngines(policy, compute.compute_dtype, stored_as, own, blocks)
+        self._base: tuple[Params, list[Params]] | None = None  # of which weights, and the copies
 
-        if shape not in programs:
-            places = sampler_shardings(jax.eval_shape(serve, part), shape, own[0])
-            spread = jax.tree.map(lambda place: NamedSharding(copies, place.spec), places)
-            programs[shape] = jax.jit(serve, out_shardings=spread)
-        copied = programs[shape](part)
-        return [jax.tree.map(partial(_on_mesh, mesh=each), copied) for each in own]
+    def __call__(self, params: Params) -> list[Params]:
+        if "adapters" not in params:
+            return self._copies.base(params)
+        base = without_adapters(params)
+        if self._base is None or not _same_arrays(self._base[0], base):
+            self._base = base, self._copies.base(base)
+        adapters = self._copies.adapters(entries(params))
+        pairs = zip(self._base[1], adapters, strict=True)
+        return [weights | {"adapters": each} for weights, each in pairs]
 
-    def copy(params: Params) -> list[Params]:
-        parts = [copy_part(*each) for each in in_parts(params, policy)]
+
+def _same_arrays(one: Params, other: Params) -> bool:
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(a is b for a, b in pairs)
+
+
+@dataclasses.dataclass(frozen=True)
+class _OnMesh:
+    """For the one engine that has the learner's mesh."""
+
+    policy: PolicyShape
+    compute: Compute
+    mesh: Mesh
+    stored_as: str
+
+    def base(self, params: Params) -> list[Params]:
+        return [sampling_base(params, self.policy, self.compute, self.mesh, self.stored_as)]
+
+    def adapters(self, params: Params) -> list[list[Params]]:
+        dtype = self.compute.compute_dtype
+        return [sampling_adapters(params, self.policy, dtype, self.mesh)]
+
+
+class _OnEngines:
+    """For engines that have meshes of their own.
+
+    `own` are the meshes of this process's engines, on which the result is used. `copies` has the
+    axes of an engine and, before them, one that counts all engines of all processes: a program
+    whose results are sharded over the others alone leaves a whole copy with each engine. JAX takes
+    a program only if `copies` lists the devices as the learner's mesh does, and `_on_mesh` relabels
+    a device's part without moving it, so that an engine's devices must come in the same order in
+    `own` as in `copies`.
+    """
+
+    def __init__(
+        self, policy: PolicyShape, dtype: str, stored_as: str, own: list[Mesh], blocks: np.ndarray
+    ):
+        """blocks: the devices of each engine of each process, [E, n]."""
+        self._policy, self._dtype, self._stored_as, self._own = policy, dtype, stored_as, own
+        axes = (REPLICA, *own[0].axis_names)
+        self._copies = Mesh(blocks.reshape(len(blocks), *own[0].devices.shape), axes)
+        self._programs: dict[Any, Callable[[Params], Any]] = {}  # by the shape of the part
+
+    def base(self, params: Params) -> list[Params]:
+        parts = [self._part(*each) for each in in_parts(params, self._policy)]
         return [join_parts(of_engine) for of_engine in zip(*parts, strict=True)]
 
-    return copy
+    def _part(self, part: Params, shape: PolicyShape) -> list[Params]:
+        def serve(weights: Params) -> Params:
+            return served_weights(weights, shape, self._dtype, self._stored_as)
+
+        return self._spread(serve, part, shape, partial(sampler_shardings, shape=shape))
+
+    def adapters(self, params: Params) -> list[list[Params]]:
+        serve = partial(served_adapters, dtype=self._dtype)
+        places = partial(adapter_shardings, shape=self._policy)
+        return self._spread(serve, params, "adapters", places)
+
+    def _spread(
+        self, serve: Callable[[Params], Any], params: Params, key: Any, places: Callable[..., Any]
+    ) -> list[Any]:
+        """What `serve` makes of the learner's arrays, for each engine of this process. key: of the
+        program. places: of (result, mesh=...) the shardings."""
+        if key not in self._programs:
+            on_engine = places(jax.eval_shape(serve, params), mesh=self._own[0])
+            spread = jax.tree.map(lambda place: NamedSharding(self._copies, place.spec), on_engine)
+            self._programs[key] = jax.jit(serve, out_shardings=spread)
+        copied = self._programs[key](params)
+        return [jax.tree.map(partial(_on_mesh, mesh=each), copied) for each in self._own]
 
 
 def _on_mesh(array: jax.Array, mesh: Mesh) -> jax.Array:

@@ -20,13 +20,19 @@ from ale_jax.data.staleness import StalenessGate
 from ale_jax.learn.critics import abstract_critics
 from ale_jax.learn.state import abstract_trained, make_optimizer, place_moments
 from ale_jax.model.capacity_dispatch import SLACK
-from ale_jax.model.compute import has_own_weights, sampler_shardings, served_weights
 from ale_jax.model.guides import guides_bytes, masks_bytes
 from ale_jax.model.layers import scanned
 from ale_jax.model.memory import cache_shardings, empty_cache
 from ale_jax.model.params import is_param, param_table
 from ale_jax.model.policy import SCORE_BLOCK
 from ale_jax.model.replicas import devices_of_engine, engine_sizes
+from ale_jax.model.sampling_weights import (
+    adapter_shardings,
+    has_own_weights,
+    sampler_shardings,
+    served_adapters,
+    served_weights,
+)
 from ale_jax.model.sharding import (
     RULES,
     SAMPLER_RULES,
@@ -124,6 +130,8 @@ def _always(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Itera
         stored_as = config.engine.weights
         name = config.learn.compute_dtype if stored_as == SAME else stored_as
         yield Need(f"weights of the sampler, {name}", own)
+    if config.lora.rank:
+        yield Need("adapters of the sampler", _sampler_adapters(config, policy, engine))
     if critics := abstract_critics(config.critics, policy, mesh):
         yield Need("critics: weights and moments", sum(map(_bytes, critics)))
     cache, shape = _cache_bytes(config, policy, engine), config.engine
@@ -174,7 +182,13 @@ def _updating(
 
 def _publishing(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
     yield Need("weights before the step", _bytes(abstract_trained(policy, config.lora, mesh)))
-    own = _sampler_bytes(config, policy, mesh, _engine_mesh(config, mesh))
+    engine = _engine_mesh(config, mesh)
+    if config.lora.rank:
+        yield Need(
+            "adapters of the sampler, next version", _sampler_adapters(config, policy, engine)
+        )
+        return
+    own = _sampler_bytes(config, policy, mesh, engine)
     yield Need("weights of the sampler, next version", own)
 
 
@@ -196,13 +210,12 @@ def _gradient_bytes(
     """Of a microbatch's gradient: what lies in the weights' own form, and, for layers that are
     scanned, what lies in stacks, together with the stack of the weights.
 
-    Adapters are small. The weights to which they are added are stacked, and have no gradient.
+    Adapters are small. The weights that they lie beside are stacked, and have no gradient.
     """
     moved = _bytes(abstract_trained(shape, lora, mesh))
     layers = _bytes(scanned(shape.layers, abstract_trained(shape, FULL, mesh)["layers"]))
-    if lora.rank:
-        return moved, layers
-    return moved - layers, 2 * layers * jnp.dtype(dtype).itemsize // 4
+    stacked = layers * jnp.dtype(dtype).itemsize // 4
+    return (moved, stacked) if lora.rank else (moved - layers, 2 * stacked)
 
 
 def _gathered_bytes(shape: PolicyShape, lora: LoraShape, dtype: str, mesh: AbstractMesh) -> int:
@@ -242,14 +255,19 @@ def _engine_mesh(config: RunConfig, mesh: AbstractMesh) -> AbstractMesh:
 def _sampler_bytes(
     config: RunConfig, policy: PolicyShape, mesh: AbstractMesh, engine: AbstractMesh
 ) -> int:
-    """0 if the sampler uses the learner's own arrays."""
+    """Of the weights without adapters; 0 if the sampler uses the learner's own arrays."""
     dtype, stored_as = config.learn.compute_dtype, config.engine.weights
-    adapted = config.lora.rank > 0
-    if engine == mesh and not has_own_weights(config.learn, adapted, mesh, stored_as):
+    if engine == mesh and not has_own_weights(config.learn, mesh, stored_as):
         return 0
     serve = partial(served_weights, shape=policy, dtype=dtype, stored_as=stored_as)
     weights = jax.eval_shape(serve, abstract_trained(policy, FULL, mesh))
     return _bytes(_placed(weights, sampler_shardings(weights, policy, engine)))
+
+
+def _sampler_adapters(config: RunConfig, policy: PolicyShape, engine: AbstractMesh) -> int:
+    entries = {"adapters": abstract_trained(policy, config.lora, engine)}
+    adapters = jax.eval_shape(partial(served_adapters, dtype=config.learn.compute_dtype), entries)
+    return _bytes(_placed(adapters, adapter_shardings(adapters, policy, engine)))
 
 
 def _cache_bytes(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> int:

@@ -25,7 +25,7 @@ from ale_jax.gateway.episode import EpisodeOptions, GatewayEpisode
 from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.server import served
 from ale_jax.model.params import Params
-from ale_jax.model.replicas import engine_meshes, make_sampling_copy
+from ale_jax.model.replicas import SamplingCopy, engine_meshes
 from ale_jax.model.sharding import make_mesh, num_data_shards
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.shape import policy_shape
@@ -151,7 +151,7 @@ def _given(config: RunConfig) -> _Policy:
 def _open_engines(config: RunConfig, found: _Policy) -> list[Engine]:
     policy, mesh = policy_shape(config, found.tokenizer.vocab_size), make_mesh(config.mesh)
     stored_as, devices = config.engine.weights, config.rollout.devices_per_engine
-    copy = make_sampling_copy(policy, config.learn, mesh, stored_as, devices)
+    copy = SamplingCopy(policy, config.learn, mesh, stored_as, devices)
     stops, weights = found.tokenizer.stop_ids, copy(found.params)
     meshes = engine_meshes(mesh, devices)
     # Clients send whole histories, which may have lost their place, and go on in several ways.

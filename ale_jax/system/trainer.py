@@ -37,7 +37,7 @@ from ale_jax.learn.step import Metrics, ModelSpec, TokenUpdate, make_loss, make_
 from ale_jax.model.arithmetic import kinds_of, peak_flops
 from ale_jax.model.lora import trained, with_trained
 from ale_jax.model.params import Params
-from ale_jax.model.replicas import engine_meshes, make_sampling_copy
+from ale_jax.model.replicas import SamplingCopy, engine_meshes
 from ale_jax.records import Batch
 from ale_jax.system.hosts.commands import Alone, Processes, command
 from ale_jax.system.preferences import make_preference_step
@@ -77,7 +77,7 @@ class Trainer:
         self._history = WeightHistory(gate.max_age if algo.old_logp == "generating" else 0)
         self._reference: Params | None = None
         stored_as, devices = config.engine.weights, config.rollout.devices_per_engine
-        self._sampling_copy = make_sampling_copy(policy, learn, mesh, stored_as, devices)
+        self._sampling_copy = SamplingCopy(policy, learn, mesh, stored_as, devices)
         self._published: tuple[list[Params], int] | None = None
         self.engines: Engines | None = None
 

@@ -12,11 +12,11 @@ import numpy as np
 
 from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.model import Compute
-from ale_jax.model.compute import sampling_weights
 from ale_jax.model.generate import PrefillBatches, prefill_and_decode
 from ale_jax.model.memory import empty_cache
 from ale_jax.model.params import Params, init_params
 from ale_jax.model.sampler import SlotState
+from ale_jax.model.sampling_weights import sampling_weights
 from benchmarks.policy_gpu.plan import DecodeWork
 
 NO_STOP = (-1,)  # never sampled, as ids are not negative

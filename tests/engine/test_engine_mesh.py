@@ -13,9 +13,9 @@ from ale_jax.config.hardware import MeshShape
 from ale_jax.config.model import FLOAT32
 from ale_jax.engine import engine as engine_module
 from ale_jax.engine.engine import Engine
-from ale_jax.model.compute import sampling_weights
 from ale_jax.model.generate import prefill_and_decode
 from ale_jax.model.params import init_params
+from ale_jax.model.sampling_weights import sampling_weights
 from ale_jax.model.sharding import make_mesh, param_shardings
 from tests.engine.playing import PATIENCE, PLAIN, STOP, assert_same, key, play, prompt
 from tests.engine.shapes import engine_shape

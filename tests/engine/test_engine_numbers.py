@@ -6,8 +6,8 @@ import pytest
 
 from ale_jax.config.model import Compute
 from ale_jax.engine.engine import Engine
-from ale_jax.model.compute import sampling_weights
 from ale_jax.model.params import init_params
+from ale_jax.model.sampling_weights import sampling_weights
 from tests.engine.playing import STOP, mean_gap, play
 from tests.engine.shapes import engine_shape
 from tests.model.shapes import DENSE, MOE

@@ -11,7 +11,7 @@ from ale_jax.engine.engine import Engine
 from ale_jax.engine.engines import Engines
 from ale_jax.engine.request import EngineStopped
 from ale_jax.model.params import init_params
-from ale_jax.model.replicas import engine_meshes, make_sampling_copy
+from ale_jax.model.replicas import SamplingCopy, engine_meshes
 from ale_jax.model.sharding import make_mesh, param_shardings
 from tests.engine.playing import PATIENCE, PLAIN, STOP, assert_same, key, play, prompt
 from tests.engine.shapes import engine_shape
@@ -25,7 +25,7 @@ COUNT = 4
 @pytest.fixture(scope="module")
 def copies():
     mesh = make_mesh(MeshShape(data=4, tensor=2))
-    copy = make_sampling_copy(POLICY, FLOAT32, mesh, SAME, 2)
+    copy = SamplingCopy(POLICY, FLOAT32, mesh, SAME, 2)
     weights = copy(jax.device_put(PARAMS, param_shardings(POLICY, mesh)))
     return list(zip(weights, engine_meshes(mesh, 2), strict=True))
 

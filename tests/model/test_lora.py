@@ -15,10 +15,10 @@ from ale_jax.config.model import TARGETS, Compute, LoraShape
 from ale_jax.data.packing import pack_all
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec, make_train_step
-from ale_jax.model.compute import sampling_weights
 from ale_jax.model.lora import merged, new_adapters
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import hidden_states, logits
+from ale_jax.model.sampling_weights import sampling_weights
 from ale_jax.model.sharding import make_mesh, spec
 from ale_jax.model.weights.export import save_peft
 from tests.learn.test_step import MUON, sample_transcripts, transcript_loss
@@ -81,12 +81,20 @@ def test_merged_weights_compute_the_same(trained):
     assert jax.tree.structure(found) == jax.tree.structure(init_params(jax.random.key(0), MIXED))
     assert np.abs(_logits(after) - _logits(before)).max() > 0.01
     np.testing.assert_allclose(_logits(found), _logits(after), atol=1e-5)
+
+
+def test_a_sampler_is_given_scaled_adapters_in_the_type_of_its_products(trained):
+    _, after, _ = trained
     served = sampling_weights(after, MIXED, Compute("bfloat16"))
-    assert served["layers"][0]["q_DNH"].dtype == jnp.bfloat16
+    layer, own = served["layers"][1], after["adapters"][1]["up_EDF"]
     assert served["layers"][0]["attn_norm_D"].dtype == jnp.float32
-    np.testing.assert_allclose(
-        served["layers"][1]["up_EDF"], found["layers"][1]["up_EDF"], rtol=0.01
+    np.testing.assert_array_equal(
+        layer["up_EDF"], after["layers"][1]["up_EDF"].astype(jnp.bfloat16)
     )
+    adapter = served["adapters"][1]["up_EDF"]
+    assert adapter["a"].dtype == adapter["b"].dtype == jnp.bfloat16
+    np.testing.assert_allclose(adapter["a"].astype("f4"), 2.0 * own["a"], rtol=0.01)
+    np.testing.assert_allclose(adapter["b"].astype("f4"), own["b"], rtol=0.01)
 
 
 def test_weights_that_need_nothing_are_served_as_they_are():

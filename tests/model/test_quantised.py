@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from ale_jax.config.model import Compute
-from ale_jax.model.compute import Quantised, dequantise, in_step, quantise, sampling_weights, weight
+from ale_jax.model.compute import Quantised, dequantise, in_step, quantise, weight
+from ale_jax.model.sampling_weights import sampling_weights
 from tests.model.shapes import MIXED, QWEN2
 from tests.model.weights.families import random_params
 

@@ -6,9 +6,9 @@ import pytest
 
 from ale_jax.config.hardware import MeshShape
 from ale_jax.config.model import FLOAT32, SAME
-from ale_jax.model.compute import sampling_weights
 from ale_jax.model.params import init_params
-from ale_jax.model.replicas import engine_meshes, engine_sizes, make_sampling_copy
+from ale_jax.model.replicas import SamplingCopy, engine_meshes, engine_sizes
+from ale_jax.model.sampling_weights import sampling_weights
 from ale_jax.model.sharding import make_mesh, num_data_shards, param_shardings
 from tests.model.shapes import MOE
 
@@ -55,7 +55,7 @@ def test_each_engine_has_the_learners_weights_on_its_own_devices(sizes, devices)
     mesh = make_mesh(sizes)
     params = init_params(jax.random.key(1), MOE)
     learned = jax.device_put(params, param_shardings(MOE, mesh))
-    copies = make_sampling_copy(MOE, FLOAT32, mesh, SAME, devices)(learned)
+    copies = SamplingCopy(MOE, FLOAT32, mesh, SAME, devices)(learned)
     assert len(copies) == 8 // (devices or 8)
     expected = sampling_weights(params, MOE, FLOAT32, None)
     for copy, own in zip(copies, engine_meshes(mesh, devices), strict=True):

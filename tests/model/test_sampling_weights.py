@@ -6,9 +6,9 @@ import pytest
 
 from ale_jax.config.hardware import MeshShape
 from ale_jax.config.model import FLOAT32, Compute
-from ale_jax.model import compute
-from ale_jax.model.compute import sampling_weights, served_weights
+from ale_jax.model import sampling_weights as module
 from ale_jax.model.params import init_params
+from ale_jax.model.sampling_weights import sampling_weights, served_weights
 from ale_jax.model.sharding import make_mesh, param_shardings
 from tests.model.shapes import MIXED, MOE, changed
 
@@ -47,7 +47,7 @@ def test_layers_of_one_form_share_a_program(monkeypatch):
         traced.append(len(params["layers"]))
         return served_weights(params, *rest)
 
-    monkeypatch.setattr(compute, "served_weights", noted)
+    monkeypatch.setattr(module, "served_weights", noted)
     deep = changed(MIXED, num_layers=5, vocab_size=95)  # of no other test
     served = sampling_weights(init_params(jax.random.key(0), deep), deep, Compute("bfloat16"))
     assert len(served["layers"]) == 5

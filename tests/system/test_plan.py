@@ -16,10 +16,10 @@ from ale_jax.learn.critics import Critics
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec
 from ale_jax.model.cache import copy_out
-from ale_jax.model.compute import sampling_weights
 from ale_jax.model.guides import num_words
 from ale_jax.model.memory import cache_shardings, empty_cache
 from ale_jax.model.params import param_table
+from ale_jax.model.sampling_weights import sampling_weights
 from ale_jax.model.sharding import make_mesh, num_data_shards
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.checks import checked_config
