@@ -69,7 +69,8 @@ class Attention:
     scale: of the scores. rope: None: no positions. window: a token sees itself and the window - 1
     tokens before it; 0: all before it. qk_norm: an RMS norm of queries and keys, over each head, or
     over the width of all heads. bias: of queries, keys and values; out_bias: of the output. cap:
-    scores become cap * tanh(score / cap); 0: they stay as they are.
+    scores become cap * tanh(score / cap); 0: they stay as they are. sinks: each head has a score of
+    its own that no key belongs to, which takes a share of the softmax.
     """
 
     num_heads: int
@@ -82,6 +83,7 @@ class Attention:
     bias: bool = False
     out_bias: bool = False
     cap: float = 0.0
+    sinks: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +126,18 @@ Activation = Literal["silu", "gelu", "gelu_tanh"]
 
 
 @dataclasses.dataclass(frozen=True)
+class ClampedSwiglu:
+    """(up + 1) * gate * sigmoid(alpha * gate), the gate being at most `limit`, and the magnitude of
+    up, too."""
+
+    alpha: float
+    limit: float
+
+
+Gate = Activation | ClampedSwiglu
+
+
+@dataclasses.dataclass(frozen=True)
 class Dense:
     """A gated feed-forward: down(activation(gate(x)) * up(x))."""
 
@@ -139,8 +153,9 @@ class Experts:
     score: the router's scores of the experts. renormalise: the weights of the chosen ones are
     divided by their sum. scale: of these weights, then. choice_bias: added to the scores for the
     choice alone. groups, top_groups: only experts of the best groups can be chosen, a group being
-    as good as its `merit` best experts together. shared: the width of a feed-forward for all
-    tokens; 0: none. shared_gate: which the sigmoid of a projection of the token weighs.
+    as good as its `merit` best experts together. gate: of each expert. bias: of its three products;
+    router_bias: of the router's. shared: the width of a feed-forward for all tokens; 0: none.
+    shared_gate: which the sigmoid of a projection of the token weighs.
     """
 
     num: int
@@ -153,6 +168,9 @@ class Experts:
     groups: int = 1
     top_groups: int = 1
     merit: int = 2
+    gate: Gate = "silu"
+    bias: bool = False
+    router_bias: bool = False
     shared: int = 0
     shared_gate: bool = False
 

@@ -43,6 +43,12 @@ def scores(product: jax.Array, kind: Attention) -> jax.Array:
     return soft_capped(product * kind.scale, kind.cap)
 
 
+def by_query(sink_N: jax.Array, G: int, T: int) -> jax.Array:
+    """Returns the sink of each query that shares a key head, float32 [1,G,x]: of T tokens, with the
+    heads of each side by side."""
+    return jnp.tile(sink_N.astype(jnp.float32).reshape(1, G, -1), (1, 1, T))
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(5,))
 def blockwise_attention(
     q_BTNH: jax.Array,
@@ -51,13 +57,14 @@ def blockwise_attention(
     queries: Places,
     keys: Places,
     kind: Attention,
+    sink_N: jax.Array | None = None,
 ) -> jax.Array:
     """Computes the grouped-query attention of T queries over M keys, [B,T,N,H]. Both may be in any
-    order."""
-    return _forward(q_BTNH, k_BMGH, v_BMGH, queries, keys, kind)[0]
+    order. sink_N: of a kind that has sinks."""
+    return _forward(q_BTNH, k_BMGH, v_BMGH, queries, keys, kind, sink_N)[0]
 
 
-def _forward(q_BTNH, k_BMGH, v_BMGH, queries: Places, keys: Places, kind: Attention):
+def _forward(q_BTNH, k_BMGH, v_BMGH, queries: Places, keys: Places, kind: Attention, sink_N):
     blocks = _blocks(q_BTNH, k_BMGH, v_BMGH, queries, keys)
 
     def attend_block(_, query):
@@ -78,6 +85,9 @@ def _forward(q_BTNH, k_BMGH, v_BMGH, queries: Places, keys: Places, kind: Attent
             jnp.zeros(q_BGxH.shape[:-1], jnp.float32),
             jnp.zeros(q_BGxH.shape, jnp.float32),
         )
+        if sink_N is not None:  # as a key that was seen first, with a value of 0
+            sink_BGx = jnp.broadcast_to(_sinks(sink_N, q_BGxH), q_BGxH.shape[:-1])
+            start = sink_BGx, jnp.ones_like(sink_BGx), start[2]
 
         def step(state, key):
             is_seen = _mask(query_places, key[2], kind).any()
@@ -90,11 +100,11 @@ def _forward(q_BTNH, k_BMGH, v_BMGH, queries: Places, keys: Places, kind: Attent
 
     _, (out_ZBGxH, lse_ZBGx) = jax.lax.scan(attend_block, None, blocks.queries)
     out_BTNH = _join(out_ZBGxH, q_BTNH.shape)
-    return out_BTNH, (q_BTNH, k_BMGH, v_BMGH, queries, keys, out_ZBGxH, lse_ZBGx)
+    return out_BTNH, (q_BTNH, k_BMGH, v_BMGH, queries, keys, sink_N, out_ZBGxH, lse_ZBGx)
 
 
 def _backward(kind: Attention, kept, d_out_BTNH):
-    q_BTNH, k_BMGH, v_BMGH, queries, keys, out_ZBGxH, lse_ZBGx = kept
+    q_BTNH, k_BMGH, v_BMGH, queries, keys, sink_N, out_ZBGxH, lse_ZBGx = kept
     blocks = _blocks(q_BTNH, k_BMGH, v_BMGH, queries, keys)
     d_out_ZBGxH = _split_heads(d_out_BTNH, k_BMGH.shape[2], out_ZBGxH.shape[0])
 
@@ -128,18 +138,36 @@ def _backward(kind: Attention, kept, d_out_BTNH):
 
         dq_BGxH = jnp.zeros(q_BGxH.shape, jnp.float32)
         dq_BGxH, total = jax.lax.scan(step, dq_BGxH, (blocks.keys, *total))
-        return total, dq_BGxH
+        return total, (dq_BGxH, _sink_gradient(sink_N, q_BGxH, lse_BGx, delta_BGx))
 
     zeros = jnp.zeros(blocks.keys[0].shape, jnp.float32)
     rows = (blocks.queries, out_ZBGxH, lse_ZBGx, d_out_ZBGxH)
-    (dk, dv), dq = jax.lax.scan(block_gradient, (zeros, zeros), rows)
+    (dk, dv), (dq, d_sink_ZN) = jax.lax.scan(block_gradient, (zeros, zeros), rows)
     dq, dk, dv = (
         _join(d, x.shape).astype(x.dtype) for d, x in ((dq, q_BTNH), (dk, k_BMGH), (dv, v_BMGH))
     )
-    return dq, dk, dv, None, None
+    d_sink_N = None if sink_N is None else d_sink_ZN.sum(axis=0).astype(sink_N.dtype)
+    return dq, dk, dv, None, None, d_sink_N
 
 
 blockwise_attention.defvjp(_forward, _backward)
+
+
+def _sinks(sink_N: jax.Array, q_BGxH: jax.Array) -> jax.Array:
+    """Of a block of queries, [1,G,x]."""
+    G = q_BGxH.shape[1]
+    return by_query(sink_N, G, q_BGxH.shape[2] * G // len(sink_N))
+
+
+def _sink_gradient(sink_N, q_BGxH, lse_BGx, delta_BGx) -> jax.Array | None:
+    """Of a block of queries, [N]: a sink takes its share from what the keys give."""
+    if sink_N is None:
+        return None
+    share_BGx = jnp.exp(_sinks(sink_N, q_BGxH) - lse_BGx)
+    by_head = (-share_BGx * delta_BGx).reshape(
+        *lse_BGx.shape[:2], -1, len(sink_N) // lse_BGx.shape[1]
+    )
+    return by_head.sum(axis=(0, 2)).reshape(-1)
 
 
 class _Blocks(NamedTuple):

@@ -11,6 +11,7 @@ The few tokens of a decode step go through every expert instead (`all_experts`).
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
@@ -18,7 +19,9 @@ from typing import NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 
+from ale_jax.config.architecture import Gate
 from ale_jax.model.compute import Adapted, times
+from ale_jax.model.gates import gated
 
 SLACK = 1.25
 _ROUND_EXPERTS = 16  # a round takes 1 / _ROUND_EXPERTS of the experts, each with
@@ -26,8 +29,21 @@ _ROUND_ROOM = 2  # 1 / _ROUND_ROOM of the first block's capacity
 _TILE = 8  # rows; capacities are multiples of it
 
 Stack = jax.Array | Adapted
-Weights = tuple[Stack, Stack, Stack]  # gate and up [E,D,F], down [E,F,D]
 Total = TypeVar("Total")
+
+
+class Weights(NamedTuple):
+    """Of E experts: gate and up [E,D,F], down [E,F,D], and their biases [E,F], [E,F], [E,D]."""
+
+    gate: Stack
+    up: Stack
+    down: Stack
+    gate_bias: jax.Array | None = None
+    up_bias: jax.Array | None = None
+    down_bias: jax.Array | None = None
+
+    def of(self, expert_U: jax.Array) -> Weights:
+        return jax.tree.map(lambda weight: weight[expert_U], self)
 
 
 class Ranks(NamedTuple):
@@ -54,31 +70,35 @@ def ranks(expert_A: jax.Array, num_experts: int) -> Ranks:
     return Ranks(order_A, starts[:num_experts], counts[:num_experts], rank_A)
 
 
-@jax.custom_vjp
-def capacity_dispatch(weights: Weights, x_TD: jax.Array, expert_TK: jax.Array) -> jax.Array:
-    """Computes SwiGLU of each token by each of its K experts, [T,K,D]; 0 where the expert is E.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def capacity_dispatch(
+    weights: Weights, x_TD: jax.Array, expert_TK: jax.Array, gate: Gate
+) -> jax.Array:
+    """Computes the feed-forward of each token by each of its K experts, [T,K,D]; 0 where the expert
+    is E.
 
     The gradient is written by hand. The rounds are a loop of unknown length, so the backward pass
     recomputes their activations within an expert. The rows of the first block are moved by gathers
     alone, because scatters are slower.
     """
-    return _forward(weights, x_TD, expert_TK)[0]
+    return _forward(weights, x_TD, expert_TK, gate)[0]
 
 
-def _forward(weights: Weights, x_TD: jax.Array, expert_TK: jax.Array):
+def _forward(weights: Weights, x_TD: jax.Array, expert_TK: jax.Array, gate: Gate):
     (T, K), rows = expert_TK.shape, _rows(weights, expert_TK)
     block = _first_block(rows)
-    y_ECD, pull = jax.vjp(_swiglu, weights, block.tokens(x_TD, rows))
+    compute = functools.partial(_feed_forward, gate=gate)
+    y_ECD, pull = jax.vjp(compute, weights, block.tokens(x_TD, rows))
 
     def add_round(y_AD: jax.Array, block: _Block) -> jax.Array:
-        part = jax.tree.map(lambda w: w[block.expert_U], weights)
-        return block.put(y_AD, _swiglu(part, block.tokens(x_TD, rows)))
+        part = weights.of(block.expert_U)
+        return block.put(y_AD, compute(part, block.tokens(x_TD, rows)))
 
     y_AD = _in_rounds(rows, add_round, block.rows_of(y_ECD))
     return y_AD.reshape(T, K, -1), (weights, x_TD, expert_TK, pull)
 
 
-def _backward(kept, dy_TKD: jax.Array):
+def _backward(gate: Gate, kept, dy_TKD: jax.Array):
     weights, x_TD, expert_TK, pull = kept
     (T, K, D), rows = dy_TKD.shape, _rows(weights, expert_TK)
     dy_AD, block = dy_TKD.reshape(T * K, D), _first_block(rows)
@@ -86,11 +106,12 @@ def _backward(kept, dy_TKD: jax.Array):
 
     def add_round(total: tuple[Weights, jax.Array], block: _Block):
         d_weights, dx_AD = total
-        part = jax.tree.map(lambda w: w[block.expert_U], weights)
-        _, pull = jax.vjp(_swiglu, part, block.tokens(x_TD, rows))
+        part = weights.of(block.expert_U)
+        compute = functools.partial(_feed_forward, gate=gate)
+        _, pull = jax.vjp(compute, part, block.tokens(x_TD, rows))
         d_part, dx_UCD = pull(block.take(dy_AD))
-        d_weights = jax.tree.map(lambda d, p: d.at[block.expert_U].add(p), d_weights, d_part)
-        return d_weights, block.put(dx_AD, dx_UCD)
+        more = jax.tree.map(lambda d, p: d.at[block.expert_U].add(p), d_weights, d_part)
+        return more, block.put(dx_AD, dx_UCD)
 
     total = d_weights, block.rows_of(dx_ECD)
     d_weights, dx_AD = _in_rounds(rows, add_round, total)
@@ -106,9 +127,15 @@ def weighted_sum(y_TKD: jax.Array, weight_TK: jax.Array) -> jax.Array:
     return (y_TKD * weight_TK[..., None]).sum(axis=1)
 
 
-def _swiglu(weights: Weights, x_UCD: jax.Array) -> jax.Array:
-    gate, up, down = weights
-    return times(jax.nn.silu(times(x_UCD, gate)) * times(x_UCD, up), down)
+def _feed_forward(weights: Weights, x_UCD: jax.Array, gate: Gate) -> jax.Array:
+    """Places that are empty hold something, too, if there are biases. Nobody reads it."""
+    gate_UCF = _with_bias(times(x_UCD, weights.gate), weights.gate_bias)
+    up_UCF = _with_bias(times(x_UCD, weights.up), weights.up_bias)
+    return _with_bias(times(gated(gate_UCF, up_UCF, gate), weights.down), weights.down_bias)
+
+
+def _with_bias(y_UCF: jax.Array, bias_UF: jax.Array | None) -> jax.Array:
+    return y_UCF if bias_UF is None else y_UCF + bias_UF[:, None]
 
 
 class _Rows(NamedTuple):
@@ -138,7 +165,7 @@ class _Block(NamedTuple):
     place_A: jax.Array
 
     def tokens(self, x_TD: jax.Array, rows: _Rows) -> jax.Array:
-        """[U,C,D]; 0 where a place is empty, so that SwiGLU gives 0 there too."""
+        """[U,C,D]; 0 where a place is empty."""
         return x_TD.at[self.row_UC // rows.per_token].get(mode="fill", fill_value=0)
 
     def take(self, y_AD: jax.Array) -> jax.Array:
@@ -155,7 +182,7 @@ class _Block(NamedTuple):
 
 
 def _rows(weights: Weights, expert_TK: jax.Array) -> _Rows:
-    E, expert_A = weights[0].shape[0], expert_TK.reshape(-1)
+    E, expert_A = weights.gate.shape[0], expert_TK.reshape(-1)
     room = _in_tiles(expert_A.shape[0] * SLACK / E)
     return _Rows(expert_A, ranks(expert_A, E), expert_TK.shape[1], room)
 
@@ -214,13 +241,13 @@ def are_few(tokens: int, chosen: int, num_experts: int) -> bool:
 
 
 def all_experts(
-    weights: Weights, x_TD: jax.Array, weight_TK: jax.Array, expert_TK: jax.Array
+    weights: Weights, x_TD: jax.Array, weight_TK: jax.Array, expert_TK: jax.Array, gate: Gate
 ) -> jax.Array:
-    """Computes the weighted sum of the SwiGLU of each token's K experts, [T,D]. Expert E, one past
-    the last, contributes nothing."""
+    """Computes the weighted sum of the feed-forwards of each token's K experts, [T,D]. Expert E,
+    one past the last, contributes nothing."""
     # One product per expert: for a joint product CPUs would first transpose the weights.
-    x_ETD = jnp.broadcast_to(x_TD[None], (weights[0].shape[0], *x_TD.shape))
-    y_ETD = _swiglu(weights, x_ETD)
+    x_ETD = jnp.broadcast_to(x_TD[None], (weights.gate.shape[0], *x_TD.shape))
+    y_ETD = _feed_forward(weights, x_ETD, gate)
     chosen_TKE = jax.nn.one_hot(expert_TK, len(y_ETD), dtype=x_TD.dtype)
     weight_ET = jnp.einsum("tk,tke->et", weight_TK, chosen_TKE)
     # The outputs are weighted, as those of `capacity_dispatch` are, so that both functions round

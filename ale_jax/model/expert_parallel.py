@@ -9,11 +9,13 @@ token is dropped.
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from ale_jax.config.architecture import Gate
 from ale_jax.model.capacity_dispatch import (
     SLACK,
     Ranks,
@@ -29,21 +31,21 @@ AXIS = "expert"
 
 
 def own_share(
-    weights: Weights, x_TD: jax.Array, weight_TK: jax.Array, expert_TK: jax.Array
+    weights: Weights, x_TD: jax.Array, weight_TK: jax.Array, expert_TK: jax.Array, gate: Gate
 ) -> jax.Array:
     """Returns what this device's experts contribute to tokens that every device of the axis has,
     [T,D]."""
-    held = weights[0].shape[0]
+    held = weights.gate.shape[0]
     expert_TK = expert_TK - jax.lax.axis_index(AXIS) * held
     expert_TK = jnp.where((expert_TK >= 0) & (expert_TK < held), expert_TK, held)
     T, K = expert_TK.shape
     if are_few(T, K, held):
-        return all_experts(weights, x_TD, weight_TK, expert_TK)
-    return weighted_sum(capacity_dispatch(weights, x_TD, expert_TK), weight_TK)
+        return all_experts(weights, x_TD, weight_TK, expert_TK, gate)
+    return weighted_sum(capacity_dispatch(weights, x_TD, expert_TK, gate), weight_TK)
 
 
 def gathered(
-    weights: Weights, x_TD: jax.Array, weight_TK: jax.Array, expert_TK: jax.Array
+    weights: Weights, x_TD: jax.Array, weight_TK: jax.Array, expert_TK: jax.Array, gate: Gate
 ) -> jax.Array:
     """Returns what all experts contribute to this device's own tokens, [T,D], if there are few
     tokens, as in a decode step: the tokens of all devices of the axis are gathered on each of them.
@@ -53,43 +55,46 @@ def gathered(
     """
     tokens = x_TD, weight_TK.astype(jnp.float32), expert_TK
     everyones = (jax.lax.all_gather(each, AXIS, tiled=True) for each in tokens)
-    share_TD = own_share(weights, *everyones)
+    share_TD = own_share(weights, *everyones, gate)
     return jax.lax.psum_scatter(share_TD, AXIS, tiled=True).astype(x_TD.dtype)
 
 
-@jax.custom_vjp
-def exchanged(weights: Weights, x_TD: jax.Array, expert_TK: jax.Array) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def exchanged(weights: Weights, x_TD: jax.Array, expert_TK: jax.Array, gate: Gate) -> jax.Array:
     """As `capacity_dispatch.capacity_dispatch`, [T,K,D], for tokens of this device's own and any
     experts.
 
     The gradient is written by hand, because the rounds are a loop of unknown length. In the
     backward pass the tokens are sent again.
     """
-    journey = _journey(expert_TK, weights[0].shape[0])
+    journey = _journey(expert_TK, weights.gate.shape[0])
 
     def add_round(y_AD: jax.Array, trip: _Trip) -> jax.Array:
         x_YD, expert_Y1 = trip.tokens(x_TD, journey), trip.experts(journey)
-        return trip.put(y_AD, trip.there(capacity_dispatch(weights, x_YD, expert_Y1)[:, 0]))
+        y_YD = capacity_dispatch(weights, x_YD, expert_Y1, gate)[:, 0]
+        return trip.put(y_AD, trip.there(y_YD))
 
     T, K = expert_TK.shape
     zero_AD = jnp.zeros((T * K, x_TD.shape[1]), x_TD.dtype)
     return _in_rounds(journey, add_round, zero_AD).reshape(T, K, -1)
 
 
-def _forward(weights: Weights, x_TD: jax.Array, expert_TK: jax.Array):
+def _forward(weights: Weights, x_TD: jax.Array, expert_TK: jax.Array, gate: Gate):
     kept = weights, x_TD, expert_TK
-    return exchanged(*kept), kept
+    return exchanged(*kept, gate), kept
 
 
-def _backward(kept, dy_TKD: jax.Array):
+def _backward(gate: Gate, kept, dy_TKD: jax.Array):
     weights, x_TD, expert_TK = kept
-    (T, K, D), journey = dy_TKD.shape, _journey(expert_TK, weights[0].shape[0])
+    (T, K, D), journey = dy_TKD.shape, _journey(expert_TK, weights.gate.shape[0])
     dy_AD = dy_TKD.reshape(T * K, D)
 
     def add_round(total: tuple[Weights, jax.Array], trip: _Trip):
         d_weights, dx_AD = total
         x_YD, expert_Y1 = trip.tokens(x_TD, journey), trip.experts(journey)
-        _, pull = jax.vjp(lambda w, x: capacity_dispatch(w, x, expert_Y1)[:, 0], weights, x_YD)
+        _, pull = jax.vjp(
+            lambda w, x: capacity_dispatch(w, x, expert_Y1, gate)[:, 0], weights, x_YD
+        )
         more, dx_YD = pull(trip.there(trip.take(dy_AD)))
         return jax.tree.map(jnp.add, d_weights, more), trip.put(dx_AD, trip.there(dx_YD))
 

@@ -15,8 +15,9 @@ import jax
 import jax.numpy as jnp
 
 from ale_jax.config.architecture import Attention, Dense, Layer, Mixer, Norm, PolicyShape
-from ale_jax.model.blockwise_attention import scores
+from ale_jax.model.blockwise_attention import by_query, scores
 from ale_jax.model.compute import linear, scaled
+from ale_jax.model.gates import gated
 from ale_jax.model.moe import RouterStats, moe
 from ale_jax.model.params import Params
 from ale_jax.model.rope import rotary
@@ -69,9 +70,11 @@ def masked_attention(
     v_BGMH: jax.Array,
     mask_BTM: jax.Array,
     kind: Attention,
+    sink_N: jax.Array | None = None,
 ) -> jax.Array:
     """Computes the grouped-query attention of T queries over M keys, [B,T,N,H] with the width of
-    the values. Products take inputs of the arrays' own type; scores and softmax are float32."""
+    the values. Products take inputs of the arrays' own type; scores and softmax are float32.
+    sink_N: of a kind that has sinks."""
     B, T, N, H = q_BTNH.shape
     G = k_BGMH.shape[1]
     # The r query heads that share a kv head become further queries of it, which leaves plain
@@ -82,8 +85,13 @@ def masked_attention(
     mask_BxM = jnp.repeat(mask_BTM, r, axis=1)
     score_BGxM = jnp.where(mask_BxM[:, None], scores(score_BGxM, kind), MASKED)
     largest_BGx1 = jax.lax.stop_gradient(score_BGxM.max(axis=-1, keepdims=True))
+    if sink_N is not None:
+        sink_1Gx1 = by_query(sink_N, G, T)[..., None]
+        largest_BGx1 = jnp.maximum(largest_BGx1, jax.lax.stop_gradient(sink_1Gx1))
     weight_BGxM = jnp.exp(score_BGxM - largest_BGx1)
     total_BGx1 = weight_BGxM.sum(axis=-1, keepdims=True)
+    if sink_N is not None:
+        total_BGx1 += jnp.exp(sink_1Gx1 - largest_BGx1)
     # The division by the total follows the product, which has fewer elements.
     weight_BGxM = weight_BGxM.astype(v_BGMH.dtype)
     out_BGxH = jnp.einsum(
@@ -97,13 +105,6 @@ def project_out(layer: Params, out_BTNH: jax.Array, kind: Mixer) -> jax.Array:
     """Projects the outputs of the heads to the width of the residual stream, [B,T,D]."""
     out_BTD = linear(layer, "o_NHD", out_BTNH, inputs=2)
     return out_BTD + layer["o_bias_D"][None, None] if kind.out_bias else out_BTD
-
-
-ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "silu": jax.nn.silu,
-    "gelu": functools.partial(jax.nn.gelu, approximate=False),
-    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
-}
 
 
 def feed_forward(
@@ -121,7 +122,7 @@ def _dense(layer: Params, x_BTD: jax.Array, kind: Dense) -> jax.Array:
     if kind.bias:
         gate_BTF = gate_BTF + layer["gate_bias_F"][None, None]
         up_BTF = up_BTF + layer["up_bias_F"][None, None]
-    out_BTD = linear(layer, "down_FD", ACTIVATIONS[kind.activation](gate_BTF) * up_BTF)
+    out_BTD = linear(layer, "down_FD", gated(gate_BTF, up_BTF, kind.activation))
     return out_BTD + layer["down_bias_D"][None, None] if kind.bias else out_BTD
 
 

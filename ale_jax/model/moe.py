@@ -44,6 +44,8 @@ def route(
     score_TE = jnp.matmul(
         x_TD, layer["router_DE"], precision="highest", preferred_element_type=jnp.float32
     )
+    if kind.router_bias:
+        score_TE = score_TE + layer["router_logit_bias_E"][None]
     if kind.score == "softmax":
         prob_TE = jax.nn.softmax(score_TE, axis=-1)
     else:
@@ -83,16 +85,17 @@ def _of_best_groups(wanted_TE: jax.Array, kind: Experts) -> jax.Array:
 def moe(
     layer: Params, x_BTD: jax.Array, kind: Experts, replay_BTK: jax.Array | None = None
 ) -> tuple[jax.Array, RouterStats]:
-    """Computes the sum over each token's K experts of weight * SwiGLU_expert(x), and the shared
-    experts' part. No token is ever dropped.
+    """Computes the sum over each token's K experts of weight * expert(x), and the shared experts'
+    part. No token is ever dropped.
 
     Under a mesh (`jax.set_mesh`) each device routes its own tokens, and experts on other devices
     are reached by an all-to-all. replay_BTK: see `route`.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    gate, up, down = (weight(layer, n, x_BTD.dtype) for n in ("gate_EDF", "up_EDF", "down_EFD"))
-    weights = gate, up, down
-    router: Params = {name: layer[name] for name in ("router_DE", "router_bias_E") if name in layer}
+    maps = (weight(layer, name, x_BTD.dtype) for name in ("gate_EDF", "up_EDF", "down_EFD"))
+    biases = (layer.get(name) for name in ("gate_bias_EF", "up_bias_EF", "down_bias_ED"))
+    weights = Weights(*maps, *biases)
+    router: Params = {name: each for name, each in layer.items() if name.startswith("router")}
     if mesh.empty or mesh.size == 1:
         out_BTD, *stats = _on_one_device(router, weights, x_BTD, replay_BTK, kind)
     else:
@@ -114,8 +117,8 @@ def _on_one_device(
 ) -> Outcome:
     def compute(x_TD, weight_TK, expert_TK):
         if are_few(*expert_TK.shape, kind.num):
-            return all_experts(weights, x_TD, weight_TK, expert_TK)
-        return weighted_sum(capacity_dispatch(weights, x_TD, expert_TK), weight_TK)
+            return all_experts(weights, x_TD, weight_TK, expert_TK, kind.gate)
+        return weighted_sum(capacity_dispatch(weights, x_TD, expert_TK, kind.gate), weight_TK)
 
     return _routed(router, x_BTD, replay_BTK, kind, compute)
 
@@ -132,25 +135,29 @@ def _on_mesh(
     tokens = PartitionSpec(rows, sequence_axis(x_BTD.shape[1], mesh))
 
     def share(router, weights, x_BTD, replay_BTK):
+        weights, gate = _added_once(weights), kind.gate
+
         def compute(x_TD, weight_TK, expert_TK):
-            (T, K), held = expert_TK.shape, weights[0].shape[0]
+            (T, K), held = expert_TK.shape, weights.gate.shape[0]
             if AXIS in rows and are_few(T * devices, K, held):
-                return jax.lax.psum(gathered(weights, x_TD, weight_TK, expert_TK), "tensor")
+                return jax.lax.psum(gathered(weights, x_TD, weight_TK, expert_TK, gate), "tensor")
             if AXIS in rows:
-                out_TKD = exchanged(weights, x_TD, expert_TK)
+                out_TKD = exchanged(weights, x_TD, expert_TK, gate)
                 return jax.lax.psum(weighted_sum(out_TKD, weight_TK), "tensor")
             # Every device of the axis has these tokens, so none has to be sent.
-            out_TD = own_share(weights, x_TD, weight_TK, expert_TK)
+            out_TD = own_share(weights, x_TD, weight_TK, expert_TK, gate)
             return jax.lax.psum(out_TD, ("tensor", AXIS))
 
         return _routed(router, x_BTD, replay_BTK, kind, compute)
 
     up, down = (AXIS, None, "tensor"), (AXIS, "tensor", None)
-    places = tuple(map(_places, weights, (up, up, down)))
+    maps = map(_places, weights[:3], (up, up, down))
+    inner, outer = PartitionSpec(AXIS, "tensor"), PartitionSpec(AXIS, None)
+    biases: list[Any] = [inner, inner, outer]
     # check_vma=False: within loops JAX cannot tell whether a value is the same on several devices.
     return jax.shard_map(
         share,
-        in_specs=(PartitionSpec(), places, tokens, tokens),
+        in_specs=(PartitionSpec(), Weights(*maps, *biases), tokens, tokens),
         out_specs=(tokens, tokens, tokens),
         check_vma=False,
     )(router, weights, x_BTD, replay_BTK)
@@ -164,6 +171,14 @@ def _places(weight: jax.Array | Adapted, axes: tuple[str | None, ...]) -> Any:
         return PartitionSpec(*axes)
     a, b = PartitionSpec(stack, inner, None), PartitionSpec(stack, None, outer)
     return Adapted(PartitionSpec(*axes), a, b)
+
+
+def _added_once(weights: Weights) -> Weights:
+    """The same, with the last bias on one device of "tensor" alone: what they compute is summed."""
+    if weights.down_bias is None:
+        return weights
+    is_first = jax.lax.axis_index("tensor") == 0
+    return weights._replace(down_bias=jnp.where(is_first, weights.down_bias, 0))
 
 
 def _routed(

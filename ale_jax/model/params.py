@@ -126,6 +126,8 @@ def _attention_table(D: int, kind: Attention, norm: Norm) -> Params:
         table |= {"q_bias_NH": q, "k_bias_GH": kv, "v_bias_GH": kv}
     if kind.out_bias:
         table["o_bias_D"] = Param((D,), ("embed",), _ZEROS)
+    if kind.sinks:
+        table["sink_N"] = Param((N,), ("heads",), _ZEROS)
     return table
 
 
@@ -182,6 +184,12 @@ def _feed_forward_table(D: int, kind: FeedForward) -> Params:
             (E, F, D), ("experts", "ffw", "embed"), _normal(F, WRITER_GAIN), ((1,), (2,))
         ),
     }
+    if kind.bias:
+        inner = Param((E, F), ("experts", "ffw"), _ZEROS)
+        outer = Param((E, D), ("experts", "embed"), _ZEROS)
+        table |= {"gate_bias_EF": inner, "up_bias_EF": inner, "down_bias_ED": outer}
+    if kind.router_bias:
+        table["router_logit_bias_E"] = Param((E,), (None,), _ZEROS)
     if kind.choice_bias:
         table["router_bias_E"] = Param((E,), (None,), _ZEROS, is_frozen=True)
     if kind.shared:

@@ -2,7 +2,9 @@
 
 import dataclasses
 
-from ale_jax.config.architecture import Latent, Rope
+import jax
+
+from ale_jax.config.architecture import ClampedSwiglu, Latent, Rope
 from ale_jax.config.model import ModelConfig
 
 _MOE = ModelConfig(
@@ -44,3 +46,16 @@ LATENT = with_mixer(
     MIXED,
     Latent(4, q_rank=20, kv_rank=24, nope_width=12, value_width=10, scale=0.3, rope=_ROPE),
 )
+CLAMPED = ClampedSwiglu(alpha=1.7, limit=0.8)
+
+
+def with_biases(weights):
+    """Weights of experts, with biases."""
+    E, D, F = weights.gate.shape
+    sizes = {"gate_bias": (E, F), "up_bias": (E, F), "down_bias": (E, D)}
+    keys = jax.random.split(jax.random.key(3), len(sizes))
+    drawn = {
+        name: jax.random.normal(key, size)
+        for key, (name, size) in zip(keys, sizes.items(), strict=True)
+    }
+    return weights._replace(**drawn)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from ale_jax.learn.step import router_figures, router_metrics
-from ale_jax.model.capacity_dispatch import all_experts, capacity_dispatch
+from ale_jax.model.capacity_dispatch import Weights, all_experts, capacity_dispatch
 from ale_jax.model.moe import RouterStats, balancing_loss, moe, route, router_sums
 from ale_jax.model.params import init_params
-from tests.model.shapes import MOE
+from tests.model.shapes import CLAMPED, MOE, with_biases
 
 LAYER = init_params(jax.random.key(0), MOE)["layers"][0]
-WEIGHTS = LAYER["gate_EDF"], LAYER["up_EDF"], LAYER["down_EFD"]
+WEIGHTS = Weights(LAYER["gate_EDF"], LAYER["up_EDF"], LAYER["down_EFD"])
 TOKENS = 200
 X_TD = jax.random.normal(jax.random.key(1), (TOKENS, MOE.width))
 
@@ -35,23 +35,24 @@ def _routing(kind):
     return weight_TK, jnp.stack([jnp.arange(TOKENS) % 8, (jnp.arange(TOKENS) + 1) % 8], axis=1)
 
 
-def _equal_blocks(weights, x_TD, weight_TK, expert_TK):
-    return jnp.einsum("tkd,tk->td", capacity_dispatch(weights, x_TD, expert_TK), weight_TK)
+def _equal_blocks(weights, x_TD, weight_TK, expert_TK, gate):
+    return jnp.einsum("tkd,tk->td", capacity_dispatch(weights, x_TD, expert_TK, gate), weight_TK)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _graded(dispatch, *args):
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _graded(dispatch, gate, *args):
     def scalar(weights, x_TD, weight_TK, expert_TK):
-        return jnp.sin(dispatch(weights, x_TD, weight_TK, expert_TK)).sum()
+        return jnp.sin(dispatch(weights, x_TD, weight_TK, expert_TK, gate)).sum()
 
     return jax.value_and_grad(scalar, argnums=(0, 1, 2))(*args)
 
 
+@pytest.mark.parametrize("gate", ["silu", CLAMPED], ids=["silu", "clamped"])
 @pytest.mark.parametrize("kind", ["learned", "all to one pair", "half of it nobody's", "in turn"])
-def test_equal_blocks_compute_what_all_experts_on_all_tokens_do(kind):
+def test_equal_blocks_compute_what_all_experts_on_all_tokens_do(kind, gate):
     weight_TK, expert_TK = _routing(kind)
-
-    args = WEIGHTS, X_TD, weight_TK, expert_TK
+    weights = WEIGHTS if gate == "silu" else with_biases(WEIGHTS)
+    args = gate, weights, X_TD, weight_TK, expert_TK
     expected, found = (_graded(dispatch, *args) for dispatch in (all_experts, _equal_blocks))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), expected, found)
 
@@ -59,7 +60,7 @@ def test_equal_blocks_compute_what_all_experts_on_all_tokens_do(kind):
 def test_every_token_gets_its_own_experts_output():
     out_BTD, stats = jax.device_get(jax.jit(moe, static_argnums=2)(LAYER, X_TD[None], EXPERTS))
     (out_TD,) = out_BTD
-    gate_EDF, up_EDF, down_EFD = map(np.asarray, WEIGHTS)
+    gate_EDF, up_EDF, down_EFD = map(np.asarray, WEIGHTS[:3])
     for t, x_D in zip((0, 77, TOKENS - 1), np.asarray(X_TD)[[0, 77, -1]], strict=True):
         weight_K = stats.prob_TE[t][stats.expert_TK[t]]
         alone_D = 0.0
