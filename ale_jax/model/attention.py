@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +34,7 @@ AXIS = "context"
 WHOLE_ROW = 1024  # tokens; rows up to this length are computed in one block
 BLOCK = 128  # queries per block of a longer row
 
-Kernel = Callable[..., jax.Array]  # of q, k, v, segments and the kind
+Kernel = Callable[..., jax.Array]  # of q, k, v, segments, the kind and its sinks
 
 
 def packed_attention(
@@ -44,6 +43,7 @@ def packed_attention(
     v_BTGH: jax.Array,
     places: Places,
     kind: Attention,
+    sink_N: jax.Array | None = None,
 ) -> jax.Array:
     """Computes the attention of each token to itself and the earlier tokens of its segment,
     [B,T,N,H] with the width of the values, as far back as the kind's window.
@@ -58,11 +58,11 @@ def packed_attention(
     """
     wide, width = equally_wide(q_BTNH, k_BTGH, v_BTGH), v_BTGH.shape[-1]
     if context_devices() > 1:
-        return context_attention(*wide, places, kind)[..., :width]
+        return context_attention(*wide, places, kind, sink_N)[..., :width]
     attention = _kernel(wide[0].shape, q_BTNH.dtype, kind)
     if attention is xla_attention:
-        return attention(q_BTNH, k_BTGH, v_BTGH, places.segment_BT, kind)
-    return _on_each_shard(attention, wide, places.segment_BT, kind)[..., :width]
+        return attention(q_BTNH, k_BTGH, v_BTGH, places.segment_BT, kind, sink_N)
+    return _on_each_shard(attention, wide, places.segment_BT, kind, sink_N)[..., :width]
 
 
 QKV = tuple[jax.Array, jax.Array, jax.Array]
@@ -80,20 +80,24 @@ def equally_wide(*qkv: jax.Array) -> QKV:
 
 
 def _on_each_shard(
-    attention: Kernel, qkv: QKV, segment_BT: jax.Array, kind: Attention
+    attention: Kernel,
+    qkv: QKV,
+    segment_BT: jax.Array,
+    kind: Attention,
+    sink_N: jax.Array | None,
 ) -> jax.Array:
     """The compiler cannot partition a kernel, so each device calls it for its own shard."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
-        return attention(*qkv, segment_BT, kind)
+        return attention(*qkv, segment_BT, kind, sink_N)
     rows = row_axes(len(segment_BT), mesh)
     heads = PartitionSpec(rows, None, "tensor", None)
     return jax.shard_map(
-        partial(attention, kind=kind),
-        in_specs=(heads, heads, heads, PartitionSpec(rows, None)),
+        lambda q, k, v, segment, sink: attention(q, k, v, segment, kind, sink),
+        in_specs=(heads, heads, heads, PartitionSpec(rows, None), PartitionSpec("tensor")),
         out_specs=heads,
         check_vma=False,
-    )(*qkv, segment_BT)
+    )(*qkv, segment_BT, sink_N)
 
 
 def _kernel(q_shape: tuple[int, ...], dtype: jnp.dtype, kind: Attention) -> Kernel:
@@ -104,7 +108,7 @@ def _kernel(q_shape: tuple[int, ...], dtype: jnp.dtype, kind: Attention) -> Kern
     device = jax.devices()[0] if mesh.empty else mesh.abstract_device
     if device.platform == "tpu" and splash_takes(T, H):
         return splash_attention
-    if device.device_kind.startswith("NVIDIA") and cudnn_takes(dtype, kind):
+    if device.device_kind.startswith("NVIDIA") and cudnn_takes(H, dtype, kind):
         return cudnn_attention
     return xla_attention
 
@@ -115,6 +119,7 @@ def xla_attention(
     v_BTGH: jax.Array,
     segment_BT: jax.Array,
     kind: Attention,
+    sink_N: jax.Array | None = None,
 ) -> jax.Array:
     """`packed_attention` in plain XLA. Rows longer than WHOLE_ROW are computed in blocks of BLOCK
     queries, whose scores are recomputed in the backward pass."""
@@ -126,7 +131,7 @@ def xla_attention(
         q_BtNH, segment_Bt, token_Bt = block
         same_BtT = segment_Bt[:, :, None] == segment_BT[:, None, :]
         seen_BtT = same_BtT & in_reach(token_Bt, token_BT, kind.window)
-        return masked_attention(q_BtNH, k_BGTH, v_BGTH, seen_BtT, kind)
+        return masked_attention(q_BtNH, k_BGTH, v_BGTH, seen_BtT, kind, sink_N)
 
     queries = q_BTNH, segment_BT, token_BT
     if T <= WHOLE_ROW:
@@ -188,24 +193,29 @@ class SequencePermutation:
 
 
 def context_attention(
-    q_BTNH: jax.Array, k_BTGH: jax.Array, v_BTGH: jax.Array, places: Places, kind: Attention
+    q_BTNH: jax.Array,
+    k_BTGH: jax.Array,
+    v_BTGH: jax.Array,
+    places: Places,
+    kind: Attention,
+    sink_N: jax.Array | None = None,
 ) -> jax.Array:
     """`blockwise_attention`, [B,T,N,H], of tokens in `zigzag` order on the mesh."""
     mesh = jax.sharding.get_abstract_mesh()
     rows = row_axes(q_BTNH.shape[0], mesh)
     heads, tokens = PartitionSpec(rows, AXIS, "tensor"), PartitionSpec(rows, AXIS)
 
-    def share(q_BtNH, k_BtGH, v_BtGH, places: Places):
+    def share(q_BtNH, k_BtGH, v_BtGH, places: Places, sink_N):
         def gather(x):
             return jax.lax.all_gather(x, AXIS, axis=1, tiled=True)
 
         everywhere = jax.tree.map(gather, (k_BtGH, v_BtGH, places))
         k_BTGH, v_BTGH, all_places = everywhere
-        return blockwise_attention(q_BtNH, k_BTGH, v_BTGH, places, all_places, kind)
+        return blockwise_attention(q_BtNH, k_BTGH, v_BTGH, places, all_places, kind, sink_N)
 
     return jax.shard_map(
         share,
-        in_specs=(heads, heads, heads, jax.tree.map(lambda _: tokens, places)),
+        in_specs=(heads, heads, heads, tokens, PartitionSpec("tensor")),
         out_specs=heads,
         check_vma=False,
-    )(q_BTNH, k_BTGH, v_BTGH, places)
+    )(q_BTNH, k_BTGH, v_BTGH, places, sink_N)

@@ -30,7 +30,7 @@ BLOCK = 128  # queries per block; neither window nor horizon may exceed it
 
 class HeadStatistics(NamedTuple):
     """Statistics of each head and token, float32 [B,X,T]. A_ts is the attention of token t to token
-    s of its segment; it sums to 1 over s.
+    s of its segment; it sums to 1 over s, as what a sink takes is left out.
 
     distance: sum_s A_ts (t-s). waad: sum_s A_ts min(t-s, W). fai, of token s: the mean of A_ts over
     the tokens t written by the policy with low <= t-s <= high, 0 if there are none.

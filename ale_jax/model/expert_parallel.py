@@ -54,8 +54,8 @@ def gathered(
     its last term, as it is after `exchanged`.
     """
     tokens = x_TD, weight_TK.astype(jnp.float32), expert_TK
-    everyones = (jax.lax.all_gather(each, AXIS, tiled=True) for each in tokens)
-    share_TD = own_share(weights, *everyones, gate)
+    x_TD, weight_TK, expert_TK = (jax.lax.all_gather(each, AXIS, tiled=True) for each in tokens)
+    share_TD = own_share(weights, x_TD, weight_TK, expert_TK, gate)
     return jax.lax.psum_scatter(share_TD, AXIS, tiled=True).astype(x_TD.dtype)
 
 

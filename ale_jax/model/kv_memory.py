@@ -29,8 +29,9 @@ class InPages:
         pages = write_pages(self.pages, self.page_BW, position_BT, is_real_BT, k_BTGH, v_BTGH)
         return dataclasses.replace(self, pages=pages)
 
-    def attend(self, q_BTNH, position_BT, kind) -> jax.Array:
-        """Computes the attention of each query to the positions up to its own, [B,T,N,H]."""
+    def attend(self, q_BTNH, position_BT, kind, sink_N=None) -> jax.Array:
+        """Computes the attention of each query to the positions up to its own, [B,T,N,H]. sink_N:
+        of a kind that has sinks."""
         if q_BTNH.shape[1] == 1 and has_kernel(self.platform, self.pages, kind):
             out_BNH = paged_attention(
                 q_BTNH[:, 0],
@@ -44,7 +45,7 @@ class InPages:
         rows = gather_rows(self.pages, self.page_BW)
         place_M = jnp.arange(rows.num_places)
         mask_BTM = in_reach(position_BT, place_M[None], kind.window)
-        return _attend(rows, q_BTNH, mask_BTM, kind)
+        return _attend(rows, q_BTNH, mask_BTM, kind, sink_N)
 
 
 @struct.dataclass
@@ -76,7 +77,7 @@ class InRows:
         rows = self.rows.put(self.first + self.count, k_BTGH, v_BTGH)
         return dataclasses.replace(self, rows=rows, count=self.count + 1)
 
-    def attend(self, q_BTNH, position_BT, kind) -> jax.Array:
+    def attend(self, q_BTNH, position_BT, kind, sink_N=None) -> jax.Array:
         place_M = jnp.arange(self.rows.num_places)
         before_BM = place_M[None, :] < self.start_B[:, None]
         written_M = (place_M >= self.first) & (place_M < self.first + self.count)
@@ -85,7 +86,7 @@ class InRows:
             decoded_BM = self.start_B[:, None] + place_M[None, :] - self.first
             key_BM = jnp.where(place_M[None, :] < self.first, place_M[None, :], decoded_BM)
             mask_BTM &= in_reach(position_BT, key_BM, kind.window)
-        return _attend(self.rows, q_BTNH, mask_BTM, kind)
+        return _attend(self.rows, q_BTNH, mask_BTM, kind, sink_N)
 
     def scatter(self, pages: LayerPages, page_BW: jax.Array, end_B: jax.Array) -> LayerPages:
         """Writes the decoded tokens before position `end_B` of each conversation to the pages."""
@@ -101,6 +102,7 @@ def _attend(
     q_BTNH: jax.Array,
     mask_BTM: jax.Array,
     kind: Attention,
+    sink_N: jax.Array | None,
 ) -> jax.Array:
     k_BGMH, v_BGMH = (load(stored, q_BTNH.dtype) for stored in (rows.k_BGMH, rows.v_BGMH))
-    return masked_attention(q_BTNH, k_BGMH, v_BGMH, mask_BTM, kind)
+    return masked_attention(q_BTNH, k_BGMH, v_BGMH, mask_BTM, kind, sink_N)

@@ -91,5 +91,5 @@ def mix(
     these tokens."""
     q, k, v = project_qkv(layer, h_BTD, new.position_BT, kind)
     memory = memory.write(*new, k, v)
-    out_BTNH = memory.attend(q, new.position_BT, kind.mixer)
+    out_BTNH = memory.attend(q, new.position_BT, kind.mixer, layer.get("sink_N"))
     return project_out(layer, out_BTNH, kind.mixer), memory

@@ -92,9 +92,9 @@ def moe(
     are reached by an all-to-all. replay_BTK: see `route`.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    maps = (weight(layer, name, x_BTD.dtype) for name in ("gate_EDF", "up_EDF", "down_EFD"))
+    gate, up, down = (weight(layer, n, x_BTD.dtype) for n in ("gate_EDF", "up_EDF", "down_EFD"))
     biases = (layer.get(name) for name in ("gate_bias_EF", "up_bias_EF", "down_bias_ED"))
-    weights = Weights(*maps, *biases)
+    weights = Weights(gate, up, down, *biases)
     router: Params = {name: each for name, each in layer.items() if name.startswith("router")}
     if mesh.empty or mesh.size == 1:
         out_BTD, *stats = _on_one_device(router, weights, x_BTD, replay_BTK, kind)

@@ -27,7 +27,8 @@ Kernel = Callable[..., jax.Array]  # of queries, keys, values, pages and lengths
 def has_kernel(platform: str, pages: LayerPages, kind: Attention) -> bool:
     """Returns whether a platform has a kernel that reads such pages, none of which reads int8, and
     computes such attention."""
-    return platform in KERNELS and not kind.window and not isinstance(pages.k_GPbH, Int8)
+    plain = not kind.window and not kind.sinks
+    return platform in KERNELS and plain and not isinstance(pages.k_GPbH, Int8)
 
 
 def paged_attention(
@@ -96,6 +97,8 @@ def splash_attention(
     v_BTGH: jax.Array,
     segment_BT: jax.Array,
     kind: Attention,
+    sink_N: jax.Array | None = None,
+    *,
     interpret: bool = False,
 ) -> jax.Array:
     """[B,T,N,H] by JAX's kernel for TPUs. interpret: run on any platform, slowly."""
@@ -104,7 +107,8 @@ def splash_attention(
 
     def attend_row(q_TNH, k_TGH, v_TGH, segment_T):
         heads_first = (x.swapaxes(0, 1) for x in (q_TNH * kind.scale, k_TGH, v_TGH))
-        out_NTH = kernel(*heads_first, segment_ids=splash.SegmentIds(segment_T, segment_T))
+        segments = splash.SegmentIds(segment_T, segment_T)
+        out_NTH = kernel(*heads_first, segment_ids=segments, sinks=sink_N)
         return out_NTH.swapaxes(0, 1)
 
     return jax.vmap(attend_row)(q_BTNH, k_BTGH, v_BTGH, segment_BT).astype(q_BTNH.dtype)
@@ -134,15 +138,14 @@ def _splash_mask(T: int, kind: Attention) -> splash.Mask:
     return splash.CausalMask((T, T))
 
 
-def cudnn_takes(dtype: jnp.dtype, kind: Attention) -> bool:
-    """Returns whether cuDNN, on the local devices, supports this type and this kind, whose heads
-    the codes of `attend_with_codes` widen."""
-    if kind.cap:
+def cudnn_takes(H: int, dtype: jnp.dtype, kind: Attention) -> bool:
+    """Returns whether cuDNN, on the local devices, supports this type and kind, and heads of this
+    width plus the codes of `attend_with_codes`."""
+    if kind.cap or kind.sinks:
         return False
     is_hopper = float(jax.devices()[0].compute_capability) >= 9
     widest = 256 if is_hopper else 128
-    H, fits = kind.head_width, widest >= kind.head_width + _CODE_WIDTH
-    return dtype in (jnp.bfloat16, jnp.float16) and H % 8 == 0 and fits
+    return dtype in (jnp.bfloat16, jnp.float16) and H % 8 == 0 and widest >= H + _CODE_WIDTH
 
 
 def cudnn_attention(
@@ -151,8 +154,10 @@ def cudnn_attention(
     v_BTGH: jax.Array,
     segment_BT: jax.Array,
     kind: Attention,
+    sink_N: None = None,
 ) -> jax.Array:
-    """[B,T,N,H] by cuDNN's flash attention, which supports causal masks but not segments."""
+    """[B,T,N,H] by cuDNN's flash attention, which supports causal masks but not segments, caps or
+    sinks."""
     attention = functools.partial(
         jax.nn.dot_product_attention,
         scale=kind.scale,

@@ -97,7 +97,7 @@ def decoder_layer(
 
     def mix(h_BTD):
         q, k, v, attention = heads_of(layer, h_BTD, places.position_BT, kind)
-        out_BTNH = packed_attention(q, k, v, places, attention)
+        out_BTNH = packed_attention(q, k, v, places, attention, layer.get("sink_N"))
         return project_out(layer, out_BTNH, kind.mixer), None
 
     def feed(h_BTD):

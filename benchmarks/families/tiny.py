@@ -82,6 +82,9 @@ OF_FAMILY = {
     | {"sliding_window": 8, "query_pre_attn_scalar": 9}
     | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
     "gemma3_text": WIDE | BOTH | {"query_pre_attn_scalar": 9, "final_logit_softcapping": 3.0},
+    "gpt_oss": WIDE
+    | BOTH
+    | {"num_local_experts": 8, "num_experts_per_tok": 2, "swiglu_limit": 0.5},
     "minimax_m2": WIDE | {"num_local_experts": 8, "num_experts_per_tok": 2},
     "deepseek_v2": LATENT
     | GLM_EXPERTS

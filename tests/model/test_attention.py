@@ -20,6 +20,7 @@ B, N, G, H = 2, 4, 2, 64
 SEGMENTS = ((1, 2, 2, 0), (1, 1, 2, 3))
 
 KIND = Attention(N, G, H, scale=H**-0.5, rope=None)
+SINK_N = jnp.array([-1.0, 0.5, 1.0, 3.0])
 
 
 def _inputs(tokens):
@@ -31,7 +32,7 @@ def _inputs(tokens):
     return q, k, v, jnp.asarray(np.repeat(SEGMENTS, -(-tokens // 4), axis=1)[:, :tokens])
 
 
-def _plain(q_BTNH, k_BTGH, v_BTGH, segment_BT, kind):
+def _plain(q_BTNH, k_BTGH, v_BTGH, segment_BT, kind, sink_N=None):
     k_BTNH, v_BTNH = (jnp.repeat(x, N // G, axis=2) for x in (k_BTGH, v_BTGH))
     score_BNTS = jnp.einsum("btnh,bsnh->bnts", q_BTNH, k_BTNH) / H**0.5
     if kind.cap:
@@ -42,7 +43,11 @@ def _plain(q_BTNH, k_BTGH, v_BTGH, segment_BT, kind):
         every_TS, -kind.window if kind.window else -len(every_TS)
     )
     seen_BTS = same_BTS & past_TS[None]
-    weight_BNTS = jax.nn.softmax(jnp.where(seen_BTS[:, None], score_BNTS, -jnp.inf), axis=-1)
+    score_BNTS = jnp.where(seen_BTS[:, None], score_BNTS, -jnp.inf)
+    if sink_N is not None:
+        sinks_BNT1 = jnp.broadcast_to(sink_N[None, :, None, None], (*score_BNTS.shape[:3], 1))
+        score_BNTS = jnp.concatenate([score_BNTS, sinks_BNT1], axis=-1)
+    weight_BNTS = jax.nn.softmax(score_BNTS, axis=-1)[..., : seen_BTS.shape[-1]]
     return jnp.einsum("bnts,bsnh->btnh", weight_BNTS, v_BTNH)
 
 
@@ -50,12 +55,13 @@ def _outcome(attend, inputs, kind):
     """Output, and gradients of a function of it."""
     *qkv, segment_BT = inputs
 
-    def total(qkv):
-        out = attend(*qkv, segment_BT, kind)
+    def total(qkv, sink_N):
+        out = attend(*qkv, segment_BT, kind, sink_N)
         return jnp.sin(out).sum(), out
 
-    grads, out = jax.jit(jax.grad(total, has_aux=True))(qkv)
-    return out, *grads
+    sink_N = SINK_N if kind.sinks else None
+    (grads, of_sink), out = jax.jit(jax.grad(total, (0, 1), has_aux=True))(qkv, sink_N)
+    return out, *grads, *([of_sink] if kind.sinks else [])
 
 
 # cuDNN itself cannot run here; how segments are told to a kernel that knows none can.
@@ -64,7 +70,7 @@ _without_segments = functools.partial(
 )
 
 
-def _with_codes(q_BTNH, k_BTGH, v_BTGH, segment_BT, kind):
+def _with_codes(q_BTNH, k_BTGH, v_BTGH, segment_BT, kind, sink_N=None):
     reach = (kind.window - 1, 0) if kind.window else None
     attend = functools.partial(_without_segments, scale=kind.scale, local_window_size=reach)
     return paged_attention.attend_with_codes(attend, q_BTNH, k_BTGH, v_BTGH, segment_BT)
@@ -80,12 +86,12 @@ def _with_codes(q_BTNH, k_BTGH, v_BTGH, segment_BT, kind):
     ],
     ids=["whole row", "blocks", "splash", "codes"],
 )
-@pytest.mark.parametrize("changes", [{}, {"window": 40}, {"cap": 1.5}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"window": 40}, {"cap": 1.5}, {"sinks": True}], ids=str)
 def test_every_kernel_is_softmax_attention_within_segments(
     attend, tokens, atol, changes, monkeypatch
 ):
-    if "cap" in changes and attend is _with_codes:
-        pytest.skip("cuDNN has no caps")
+    if changes.keys() & {"cap", "sinks"} and attend is _with_codes:
+        pytest.skip("cuDNN has neither caps nor sinks")
     monkeypatch.setattr(attention, "WHOLE_ROW", 256)
     inputs, kind = _inputs(tokens), dataclasses.replace(KIND, **changes)
     outcomes = _outcome(_plain, inputs, kind), _outcome(attend, inputs, kind)
@@ -102,7 +108,7 @@ def test_values_may_have_another_width_than_keys(kernel, width, monkeypatch):
     q, k, v, segment_BT = _inputs(256)
     v = jnp.concatenate([v, v], axis=-1)[..., :width]
 
-    def packed(q, k, v, segment_BT, kind):
+    def packed(q, k, v, segment_BT, kind, sink_N):
         return packed_attention(q, k, v, Places(segment_BT, segment_BT), kind)
 
     inputs = q, k, v, segment_BT
@@ -143,9 +149,11 @@ def test_a_long_row_never_needs_all_scores():
 
 
 @pytest.mark.parametrize(
-    ("tokens", "window"), [(512, 0), (512, 128), (500, 0)], ids=["splash", "window", "no multiple"]
+    ("tokens", "window", "sinks"),
+    [(512, 0, False), (512, 128, True), (500, 0, False)],
+    ids=["splash", "window and sinks", "no multiple"],
 )
-def test_a_mesh_of_tpus_gets_their_kernel_where_it_fits(tokens, window):
+def test_a_mesh_of_tpus_gets_their_kernel_where_it_fits(tokens, window, sinks):
     device = jax.sharding.AbstractDevice(device_kind="TPU v5p", num_cores=1, platform="tpu")
     mesh = jax.sharding.AbstractMesh(
         (2, 1, 1, 2, 1),
@@ -155,8 +163,9 @@ def test_a_mesh_of_tpus_gets_their_kernel_where_it_fits(tokens, window):
     )
     with jax.sharding.use_abstract_mesh(mesh):
         q, k, v, segment = _inputs(tokens)
-        kind = dataclasses.replace(KIND, window=window)
+        kind = dataclasses.replace(KIND, window=window, sinks=sinks)
         attend = functools.partial(packed_attention, kind=kind)
-        traced = jax.jit(attend).trace(q, k, v, Places(segment, segment))
+        places, sink_N = Places(segment, segment), SINK_N if sinks else None
+        traced = jax.jit(attend).trace(q, k, v, places, sink_N=sink_N)
         text = traced.lower(lowering_platforms=("tpu",)).as_text()
     assert ("tpu_custom_call" in text) == (tokens == 512)

@@ -21,6 +21,7 @@ KEYS = jax.random.split(jax.random.key(0), 3)
 Q, K, V = (
     jax.random.normal(key, (B, T, heads, H)) for key, heads in zip(KEYS, (N, G, G), strict=True)
 )
+SINK = jnp.array([-1.0, 0.5, 1.0, 3.0])
 KIND = Attention(N, G, H, scale=H**-0.5, rope=None)
 LENGTHS = ((20, 3, 30), (64,))  # of the segments in each row; what is left is padding
 
@@ -37,33 +38,50 @@ def _places() -> Places:
     return Places(jnp.asarray(segment), jnp.asarray(position))
 
 
-def _plain(q, k, v, places, window=512, cap=None):
+def _plain(q, k, v, sink, places, window=512, cap=None):
     same = places.segment_BT[:, :, None] == places.segment_BT[:, None, :]
     mask = jnp.tril(same) & ~jnp.tril(same, -window)
     k, v = (jnp.repeat(x, q.shape[2] // x.shape[2], axis=2) for x in (k, v))
     score = jnp.einsum("btnh,bsnh->bnts", q, k) * q.shape[-1] ** -0.5
     score = cap * jnp.tanh(score / cap) if cap else score
     score = jnp.where(mask[:, None], score, -jnp.inf)
-    return jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(score, axis=-1), v)
+    if sink is None:
+        return jnp.einsum("bnts,bsnh->btnh", jax.nn.softmax(score, axis=-1), v)
+    sinks = jnp.broadcast_to(sink[None, :, None, None], (*score.shape[:3], 1))
+    weight = jax.nn.softmax(jnp.concatenate([score, sinks], axis=-1), axis=-1)
+    return jnp.einsum("bnts,bsnh->btnh", weight[..., :-1], v)
 
 
-def _graded(attention, places, inputs=(Q, K, V)):
-    def total(q, k, v):
-        out = attention(q, k, v, places)
+def _graded(attention, places, inputs=(Q, K, V, None)):
+    def total(q, k, v, sink):
+        out = attention(q, k, v, sink, places)
         return jnp.sin(3 * out.astype(jnp.float32)).sum(), out
 
-    graded = jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True)
+    graded = jax.value_and_grad(total, argnums=(0, 1, 2, 3), has_aux=True)
     return jax.jit(graded, compiler_options=EXACT)(*inputs)
 
 
 @pytest.mark.parametrize(
-    ("block", "window", "cap"), [(64, T, 0), (16, T, 0), (5, T, 0), (16, 7, 0), (16, T, 1.5)]
+    ("block", "window", "cap", "sink"),
+    [
+        (64, T, 0, None),
+        (16, T, 0, None),
+        (5, T, 0, None),
+        (16, 7, 0, None),
+        (16, T, 1.5, None),
+        (16, 7, 0, SINK),
+    ],
+    ids=["whole", "blocks", "small blocks", "window", "cap", "window, sinks"],
 )
-def test_it_is_plain_attention_with_its_gradient(monkeypatch, block, window, cap):
+def test_it_is_plain_attention_with_its_gradient(monkeypatch, block, window, cap, sink):
     monkeypatch.setattr(module, "BLOCK", block)
     places, kind = _places(), dataclasses.replace(KIND, window=window % T, cap=cap)
-    expected = _graded(partial(_plain, window=window, cap=cap), places)
-    found = _graded(lambda q, k, v, p: blockwise_attention(q, k, v, p, p, kind), places)
+    expected = _graded(partial(_plain, window=window, cap=cap), places, (Q, K, V, sink))
+
+    def attention(q, k, v, sink, places):
+        return blockwise_attention(q, k, v, places, places, kind, sink)
+
+    found = _graded(attention, places, (Q, K, V, sink))
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5), expected, found
     )
@@ -79,13 +97,17 @@ def test_of_bfloat16_the_scores_are_float32():
     rounded = [x.astype(jnp.bfloat16) for x in exact]
     position = jnp.arange(512)[None]
     places = Places(jnp.ones_like(position), position)
-    (_, out), gradient = _graded(_plain, places, [x.astype(jnp.float32) for x in rounded])
+    (_, out), gradient = _graded(_plain, places, [*(x.astype(jnp.float32) for x in rounded), None])
     wide = dataclasses.replace(KIND, scale=128**-0.5)
-    found = _graded(lambda q, k, v, p: blockwise_attention(q, k, v, p, p, wide), places, rounded)
-    expected = dict(zip(("out", "dq", "dk", "dv"), (out, *gradient), strict=True))
+
+    def attention(q, k, v, sink, places):
+        return blockwise_attention(q, k, v, places, places, wide)
+
+    found = _graded(attention, places, [*rounded, None])
+    expected = dict(zip(("out", "dq", "dk", "dv"), (out, *gradient[:3]), strict=True))
     share = {
         name: float(jnp.abs(a.astype(jnp.float32) - b).mean() / jnp.abs(b).mean())
-        for (name, b), a in zip(expected.items(), (found[0][1], *found[1]), strict=True)
+        for (name, b), a in zip(expected.items(), (found[0][1], *found[1][:3]), strict=True)
     }
     most = {"out": 0.003, "dq": 0.02, "dk": 0.02, "dv": 0.006}
     assert all(share[name] < bound for name, bound in most.items()), share
@@ -110,13 +132,14 @@ def test_over_devices_it_is_the_same(mesh_shape):
     order = zigzag(T, mesh_shape.context)
     back = np.argsort(order)
 
-    def attention(q, k, v, places):
+    def attention(q, k, v, sink, places):
         q, k, v, permuted = jax.tree.map(lambda x: x[:, order], (q, k, v, places))
-        return context_attention(q, k, v, permuted, KIND)[:, back]
+        return context_attention(q, k, v, permuted, KIND, sink)[:, back]
 
-    expected = _graded(_plain, places)
+    inputs = Q, K, V, SINK
+    expected = _graded(_plain, places, inputs)
     with jax.set_mesh(mesh):
-        found = _graded(attention, places)
+        found = _graded(attention, places, inputs)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=2e-5), expected, found
     )

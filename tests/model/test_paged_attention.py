@@ -116,3 +116,4 @@ def test_who_has_a_kernel():
     assert not kernels.has_kernel("cpu", pages, KIND)
     assert not kernels.has_kernel("gpu", quantized, KIND)
     assert not kernels.has_kernel("gpu", pages, dataclasses.replace(KIND, window=8))
+    assert not kernels.has_kernel("tpu", pages, dataclasses.replace(KIND, sinks=True))

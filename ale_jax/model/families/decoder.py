@@ -89,7 +89,8 @@ def activation(fields: Fields, name: str = "hidden_act") -> Any:
 def silu_experts(
     fields: Fields, num: str, width: str, *, per_token: str = "num_experts_per_tok", **kind: Any
 ) -> Experts:
-    """Returns experts with SiLU gates. num, width, per_token: the names of these fields."""
+    """Returns experts with SiLU gates, or what `kind` says of their gates. num, width, per_token:
+    the names of these fields."""
     if activation(fields) != "silu":
         raise fields.error(f"hidden_act {fields.get('hidden_act')!r:.40}: experts only have silu")
     total, groups = fields.count(num, most=MOST_EXPERTS), kind.get("groups", 1)

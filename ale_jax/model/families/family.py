@@ -22,7 +22,7 @@ class Storage:
     name: of the tensor, with {layer} and {expert}; a tensor with {expert} is one index of the
     weight's first dim. groups: for each axis of the tensor, the dims of the weight that it
     combines, outermost first. fused: the weights that follow each other along the tensor's axis
-    `axis`, this one among them; empty: it is alone.
+    `axis`, this one among them; empty: it is alone. interleaved: their rows there take turns.
 
     q_DNH, ((1, 2), (0,)): the tensor's first axis has N and H (row n * H + h), its second has D, as
     torch's linear layers store [out, in]. gate_EDF, ((2,), (1,)): E is not mentioned, because each
@@ -33,6 +33,7 @@ class Storage:
     groups: Groups
     fused: tuple[str, ...] = ()
     axis: int = 0
+    interleaved: bool = False
 
 
 Tensors = Mapping[str, Storage]

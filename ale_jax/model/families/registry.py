@@ -15,6 +15,7 @@ from ale_jax.model.families.exaone4 import EXAONE4
 from ale_jax.model.families.family import Family
 from ale_jax.model.families.gemma import GEMMA, GEMMA2, GEMMA3_TEXT
 from ale_jax.model.families.glm4 import DOTS1, GLM, GLM4, GLM4_MOE, SOLAR_OPEN
+from ale_jax.model.families.gpt_oss import GPT_OSS
 from ale_jax.model.families.granite import GRANITE, GRANITEMOE
 from ale_jax.model.families.llama import CWM, HELIUM, LLAMA
 from ale_jax.model.families.minimax_m2 import MINIMAX_M2
@@ -38,7 +39,7 @@ FAMILIES: dict[str, Family] = {
         *(GRANITE, GRANITEMOE, ERNIE4_5, ERNIE4_5_MOE, PHI3),
         *(OLMO2, OLMO3, OLMOE, FLEX_OLMO, EXAONE4),
         *(GLM, GLM4, GLM4_MOE, SOLAR_OPEN, DOTS1),
-        *(GEMMA, GEMMA2, GEMMA3_TEXT, MINIMAX_M2),
+        *(GEMMA, GEMMA2, GEMMA3_TEXT, MINIMAX_M2, GPT_OSS),
         *(DEEPSEEK_V2, DEEPSEEK_V3, SARVAM_MLA, GLM4_MOE_LITE, YOUTU, MINICPM3),
     )
 }

@@ -106,11 +106,9 @@ def _tensors(
     params: Params, shape: PolicyShape, kinds: dict[str, Kind]
 ) -> Iterator[tuple[str, np.ndarray]]:
     for parts in _tensor_groups(params, shape):
-        axis = parts[0][0].axis
         written = [stored.write(_gather(weight)) for stored, weight in parts]
         for same in zip(*written, strict=True):
-            name, tensors = same[0][0], [tensor for _, tensor in same]
-            yield name, tensors[0] if axis is None else np.concatenate(tensors, axis)
+            yield same[0][0], parts[0][0].join([tensor for _, tensor in same])
     for name in filler_shapes(shape):
         yield name, np.zeros(kinds[name].shape, kinds[name].dtype)
 

@@ -69,6 +69,7 @@ class Stored:
 
     shape: that of the weight. groups: see `families.family.Storage`. axis: of the tensor, along
     which this weight begins at `start`, and all weights of it have `whole` rows; None: it is alone.
+    step: from one of its rows there to the next.
     """
 
     names: tuple[str, ...]
@@ -77,6 +78,7 @@ class Stored:
     axis: int | None = None
     start: int = 0
     whole: int = 0
+    step: int = 1
 
     @property
     def is_per_expert(self) -> bool:
@@ -110,25 +112,41 @@ class Stored:
         for name, part in zip(self.names, weight if self.is_per_expert else [weight], strict=True):
             yield name, part.transpose(self._tensor_order()).reshape(self.own_shape)
 
+    def join(self, parts: list[np.ndarray]) -> np.ndarray:
+        """Returns the tensor that these parts are in, in the order of their weights; this weight's
+        is one of them."""
+        if self.axis is None:
+            (alone,) = parts
+            return alone
+        if self.step == 1:
+            return np.concatenate(parts, self.axis)
+        return np.stack(parts, self.axis + 1).reshape(self.tensor_shape)
+
     def _read_one(self, name: str, bounds: Bounds, read_tensor: ReadTensor) -> np.ndarray:
         """One tensor's part, with the dims in the weight's order (without the dim of the experts).
 
         Along an axis that combines several dims, a part is contiguous only if the inner dims are
         whole. These are therefore read whole and sliced afterwards.
         """
-        tensor_bounds, sizes, cuts = [], [], []
+        tensor_bounds, sizes, cuts, turns = [], [], [], []
         for axis, group in enumerate(self.groups):
             if not group:  # an axis of size 1 that the weight has not
                 tensor_bounds.append((0, 1))
+                turns.append(slice(None))
                 continue
             outer, *inner = group
             width = math.prod(self.shape[dim] for dim in inner)
             start, stop = bounds[outer]
-            first = self.start if axis == self.axis else 0
-            tensor_bounds.append((first + start * width, first + stop * width))
+            step, first = (self.step, self.start) if axis == self.axis else (1, 0)
+            own = first % step  # where rows take turns, those of the others are read, too
+            tensor_bounds.append(
+                (first - own + start * width * step, first - own + stop * width * step)
+            )
+            turns.append(slice(own, None, step))
             sizes += [stop - start, *(self.shape[dim] for dim in inner)]
             cuts += [slice(None), *(slice(*bounds[dim]) for dim in inner)]
-        tensor = read_tensor(name, tuple(tensor_bounds)).reshape(sizes)[tuple(cuts)]
+        tensor = read_tensor(name, tuple(tensor_bounds))[tuple(turns)]
+        tensor = tensor.reshape(sizes)[tuple(cuts)]
         return tensor.transpose(np.argsort(self._tensor_order()))
 
     def _tensor_order(self) -> tuple[int, ...]:
@@ -167,8 +185,11 @@ def _stored(family: Family, name: str, params: Params, layer: int | None) -> Sto
         each: Stored((), family.tensor(each).groups, params[each].shape).own_shape[tensor.axis]
         for each in tensor.fused
     }
-    before = tensor.fused[: tensor.fused.index(name)]
-    start, whole = sum(rows[each] for each in before), sum(rows.values())
+    place, whole = tensor.fused.index(name), sum(rows.values())
+    if tensor.interleaved:
+        step = len(tensor.fused)
+        return dataclasses.replace(alone, axis=tensor.axis, start=place, whole=whole, step=step)
+    start = sum(rows[each] for each in tensor.fused[:place])
     return dataclasses.replace(alone, axis=tensor.axis, start=start, whole=whole)
 
 
