@@ -1,8 +1,7 @@
 """The data that flows through the system (tasks, turns, trajectories, batches) as frozen records.
 
 Shape suffixes of the whole repository: `logp_BT` is an array of rows and tokens. A digit is an axis
-of that size; lower-case t, m and v are parts of T, M and V. Where a letter has a second meaning,
-the packages that use it so are named.
+of that size. A letter's second meaning follows the packages that use it so.
     A  assignments of a token to an expert: T x K
     B  rows of packed tokens; in the sampler, new tokens of conversations
     C  chunks of a row or trajectory. model: capacity, rows that each expert or device takes at once
@@ -23,8 +22,7 @@ the packages that use it so are named.
     R  prefill chunks in such a batch
     S  slots of the sampler, one per conversation
     T  tokens: of a row, trajectory, conversation or chunk; of all rows where there is no B
-    U  units that are compared or counted: trajectories, chunks or tokens; in evaluation, items.
-       model: experts, or devices that hold experts, that are computed or sent to at once
+    U  units that are compared or counted. model: experts, or devices of experts, sent to at once
     V  vocabulary
     W  pages of a conversation
     X  query heads of all layers that are analysed
@@ -32,6 +30,8 @@ the packages that use it so are named.
     Z  blocks, or shards, into which an axis is cut
     b  tokens of a page
     c  bits of a segment's code
+    h  width of a value in a gated delta layer
+    i  tokens that such a layer's convolution sees
     k  most probable tokens that are shown. algo: tokens before an anchor, which may introduce it
     m  keys of one block
     n  decode steps
