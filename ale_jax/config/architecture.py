@@ -70,7 +70,8 @@ class Attention:
     tokens before it; 0: all before it. qk_norm: an RMS norm of queries and keys, over each head, or
     over the width of all heads. bias: of queries, keys and values; out_bias: of the output. cap:
     scores become cap * tanh(score / cap); 0: they stay as they are. sinks: each head has a score of
-    its own that no key belongs to, which takes a share of the softmax.
+    its own that no key belongs to, which takes a share of the softmax. gate: each query head has a
+    second half, whose sigmoid weighs the head's output.
     """
 
     num_heads: int
@@ -84,6 +85,24 @@ class Attention:
     out_bias: bool = False
     cap: float = 0.0
     sinks: bool = False
+    gate: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class GatedDelta:
+    """A recurrent mixer: each value head has a memory of fixed size, key_width x value_width, which
+    the gated delta rule updates (arXiv 2412.06464).
+
+    num_value_heads: a multiple of num_key_heads; consecutive ones share a key head. conv_width:
+    the tokens that queries, keys and values are convolved over, each with itself and those before
+    it.
+    """
+
+    num_key_heads: int
+    num_value_heads: int
+    key_width: int
+    value_width: int
+    conv_width: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,7 +194,7 @@ class Experts:
     shared_gate: bool = False
 
 
-Mixer = Attention | Latent
+Mixer = Attention | Latent | GatedDelta
 FeedForward = Dense | Experts
 
 
@@ -241,6 +260,11 @@ class PolicyShape:
     @property
     def num_layers(self) -> int:
         return len(self.layers)
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether a layer has a state, from which no token can be taken back."""
+        return any(isinstance(layer.mixer, GatedDelta) for layer in self.layers)
 
     @property
     def is_moe(self) -> bool:

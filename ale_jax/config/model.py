@@ -9,6 +9,7 @@ from ale_jax.config.architecture import (
     Attention,
     Dense,
     Experts,
+    GatedDelta,
     Latent,
     Layer,
     Llama3Scaling,
@@ -23,7 +24,7 @@ DTYPES = ("float32", "bfloat16")
 REMAT = ("none", "dots", "layers")
 SAME = "same"
 STORED_AS = (SAME, "int8", "fp8")  # how a sampler's weights may be stored
-TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
+TARGETS = ("q", "k", "v", "o", "gate", "up", "down", "delta")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,7 +229,8 @@ class ModelConfig(Settings):
 
 
 def _first_attention(shape: PolicyShape) -> Attention:
-    mixer = shape.layers[0].mixer
+    """The attention of the first layer that has some, as all families have."""
+    mixer = next(x.mixer for x in shape.layers if not isinstance(x.mixer, GatedDelta))
     return mixer.expanded if isinstance(mixer, Latent) else mixer
 
 
@@ -274,7 +276,7 @@ class LoraShape(Settings):
     targets: tuple[str, ...] = setting(
         (),
         "linear maps that get adapters; gate, up and down are those of dense layers and of every "
-        "expert; k or v those of both in latent attention.",
+        "expert; k or v those of both in latent attention; delta all of gated delta layers.",
         choices=TARGETS,
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import jax
 
-from ale_jax.config.architecture import Dense, Latent, Mixer, PolicyShape
+from ale_jax.config.architecture import Dense, GatedDelta, Latent, Mixer, PolicyShape
 from ale_jax.config.model import FULL, LoraShape
 
 # FLOP/s of bfloat16 products without sparsity, of one device, by what JAX calls its kind. A part of
@@ -78,9 +78,14 @@ def _mixer_flops(D: int, mixer: Mixer, keys: float) -> tuple[float, float]:
         expanded = mixer.kv_rank * N * (mixer.nope_width + V)
         weights = queries + D * mixer.stored_width + expanded + N * V * D
         return 2.0 * weights, 2.0 * N * (H + V) * keys
+    if isinstance(mixer, GatedDelta):
+        N, H, V = mixer.num_value_heads, mixer.key_width, mixer.value_width
+        weights = D * (2 * mixer.num_key_heads * H + N * (3 * V + 2))
+        return 2.0 * weights, 2.0 * 3 * N * H * V  # a state is read by key and query, and written
     N, H = mixer.num_heads, mixer.head_width
     seen = min(keys, mixer.window) if mixer.window else keys
-    return 2.0 * D * H * (2 * N + 2 * mixer.num_kv_heads), 2.0 * 2 * N * H * seen
+    outputs = (3 if mixer.gate else 2) * N + 2 * mixer.num_kv_heads
+    return 2.0 * D * H * outputs, 2.0 * 2 * N * H * seen
 
 
 def gradient_flops(shape: PolicyShape, keys: float, lora: LoraShape = FULL) -> float:

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ale_jax.config.architecture import Attention, Dense, Layer, Mixer, Norm, PolicyShape
+from ale_jax.config.architecture import Attention, Dense, Latent, Layer, Norm, PolicyShape
 from ale_jax.model.blockwise_attention import by_query, scores
 from ale_jax.model.compute import linear, scaled
 from ale_jax.model.gates import gated
@@ -46,11 +46,11 @@ def project_qkv(
     the layer's kind says."""
     attention = kind.mixer
     assert isinstance(attention, Attention)
-    q_BTNH = linear(layer, "q_DNH", x_BTD)
+    q_BTNH = linear(layer, "q_DNH", x_BTD)[..., : attention.head_width]
     k_BTGH = linear(layer, "k_DGH", x_BTD)
     v_BTGH = linear(layer, "v_DGH", x_BTD)
     if attention.bias:
-        q_BTNH = q_BTNH + layer["q_bias_NH"][None, None]
+        q_BTNH = q_BTNH + layer["q_bias_NH"][None, None, :, : attention.head_width]
         k_BTGH = k_BTGH + layer["k_bias_GH"][None, None]
         v_BTGH = v_BTGH + layer["v_bias_GH"][None, None]
     if attention.qk_norm:
@@ -101,10 +101,23 @@ def masked_attention(
     return out_BGxH.reshape(B, G, T, r, -1).swapaxes(1, 2).reshape(B, T, N, -1)
 
 
-def project_out(layer: Params, out_BTNH: jax.Array, kind: Mixer) -> jax.Array:
-    """Projects the outputs of the heads to the width of the residual stream, [B,T,D]."""
+def project_out(
+    layer: Params, out_BTNH: jax.Array, x_BTD: jax.Array, kind: Attention | Latent
+) -> jax.Array:
+    """Projects the outputs of the heads to the width of the residual stream, [B,T,D]. x_BTD: the
+    block's input, which their gates depend on."""
+    if isinstance(kind, Attention) and kind.gate:
+        out_BTNH = out_BTNH * jax.nn.sigmoid(_output_gate(layer, x_BTD, kind))
     out_BTD = linear(layer, "o_NHD", out_BTNH, inputs=2)
     return out_BTD + layer["o_bias_D"][None, None] if kind.out_bias else out_BTD
+
+
+def _output_gate(layer: Params, x_BTD: jax.Array, kind: Attention) -> jax.Array:
+    # The compiler finds that `project_qkv` computes the same product.
+    gate_BTNH = linear(layer, "q_DNH", x_BTD)[..., kind.head_width :]
+    if kind.bias:
+        gate_BTNH = gate_BTNH + layer["q_bias_NH"][None, None, :, kind.head_width :]
+    return gate_BTNH
 
 
 def feed_forward(

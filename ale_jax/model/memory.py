@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
-from ale_jax.config.architecture import Attention, Latent, Layer, Mixer, PolicyShape
+from ale_jax.config.architecture import Attention, GatedDelta, Latent, Layer, Mixer, PolicyShape
 from ale_jax.model.cache import Cache, LayerPages, empty_pages, page_sharding
 from ale_jax.model.kv_memory import InPages, InRows
 from ale_jax.model.layers import project_out, project_qkv
@@ -47,10 +47,11 @@ def empty_cache(
     head. ValueError for layers of which nothing can be kept."""
 
     def empty(mixer: Mixer) -> LayerPages:
-        if isinstance(mixer, Latent):
+        if isinstance(mixer, Latent | GatedDelta):
+            kept = "pages for latent attention" if isinstance(mixer, Latent) else "recurrent states"
             raise ValueError(
                 f"the engine cannot sample from a policy of the family {shape.family!r}: it has no "
-                "pages for latent attention"
+                f"{kept}"
             )
         return empty_pages(mixer, num_pages, page_tokens, dtype)
 
@@ -89,7 +90,8 @@ def mix(
 ) -> tuple[jax.Array, Memory]:
     """Returns what a layer's mixer makes of new tokens and its memory, [B,T,D], and the memory with
     these tokens."""
+    assert isinstance(kind.mixer, Attention), "`empty_cache` refuses others"
     q, k, v = project_qkv(layer, h_BTD, new.position_BT, kind)
     memory = memory.write(*new, k, v)
     out_BTNH = memory.attend(q, new.position_BT, kind.mixer, layer.get("sink_N"))
-    return project_out(layer, out_BTNH, kind.mixer), memory
+    return project_out(layer, out_BTNH, h_BTD, kind.mixer), memory

@@ -15,6 +15,7 @@ from ale_jax.config.architecture import (
     Attention,
     Dense,
     FeedForward,
+    GatedDelta,
     Latent,
     Layer,
     Mixer,
@@ -103,13 +104,20 @@ def _norm(norm: Norm, size: Dims) -> Param:
 
 
 def _mixer_table(D: int, kind: Mixer, norm: Norm) -> Params:
-    return _latent_table(D, kind) if isinstance(kind, Latent) else _attention_table(D, kind, norm)
+    match kind:
+        case Latent():
+            return _latent_table(D, kind)
+        case GatedDelta():
+            return _delta_table(D, kind)
+        case Attention():
+            return _attention_table(D, kind, norm)
 
 
 def _attention_table(D: int, kind: Attention, norm: Norm) -> Params:
     N, G, H = kind.num_heads, kind.num_kv_heads, kind.head_width
+    Q = 2 * H if kind.gate else H
     table = {
-        "q_DNH": Param((D, N, H), ("embed", "heads", "head"), _normal(D), ((0,), (1, 2))),
+        "q_DNH": Param((D, N, Q), ("embed", "heads", "head"), _normal(D), ((0,), (1, 2))),
         "k_DGH": Param((D, G, H), ("embed", "kv_heads", "head"), _normal(D), ((0,), (1, 2))),
         "v_DGH": Param((D, G, H), ("embed", "kv_heads", "head"), _normal(D), ((0,), (1, 2))),
         "o_NHD": Param(
@@ -122,7 +130,7 @@ def _attention_table(D: int, kind: Attention, norm: Norm) -> Params:
         table |= {"q_norm_NH": _norm(norm, (N, H)), "k_norm_GH": _norm(norm, (G, H))}
     if kind.bias:
         kv = Param((G, H), ("kv_heads", "head"), _ZEROS)
-        q = Param((N, H), ("heads", "head"), _ZEROS)
+        q = Param((N, Q), ("heads", "head"), _ZEROS)
         table |= {"q_bias_NH": q, "k_bias_GH": kv, "v_bias_GH": kv}
     if kind.out_bias:
         table["o_bias_D"] = Param((D,), ("embed",), _ZEROS)
@@ -165,6 +173,42 @@ def _latent_table(D: int, kind: Latent) -> Params:
     if kind.out_bias:
         table["o_bias_D"] = Param((D,), ("embed",), _ZEROS)
     return table
+
+
+def _delta_table(D: int, kind: GatedDelta) -> Params:
+    G, N, i = kind.num_key_heads, kind.num_value_heads, kind.conv_width
+    H, h = kind.key_width, kind.value_width
+
+    def into(axis: str, *heads: int) -> Param:
+        axes, out = ("embed", axis, "head"), tuple(range(1, 1 + len(heads)))
+        return Param((D, *heads), axes[: 1 + len(heads)], _normal(D), ((0,), out))
+
+    def filters(axis: str, *heads: int) -> Param:
+        return Param((*heads, i), (axis, "head", None), _normal(i))
+
+    of_heads = ("heads",)
+    return {
+        "delta_q_DGH": into("kv_heads", G, H),
+        "delta_k_DGH": into("kv_heads", G, H),
+        "delta_v_DNh": into("heads", N, h),
+        "delta_gate_DNh": into("heads", N, h),
+        "delta_beta_DN": into("heads", N),
+        "delta_rate_DN": into("heads", N),
+        "delta_conv_q_GHi": filters("kv_heads", G, H),
+        "delta_conv_k_GHi": filters("kv_heads", G, H),
+        "delta_conv_v_Nhi": filters("heads", N, h),
+        "delta_decay_N": Param((N,), of_heads, _log_uniform),
+        "delta_decay_bias_N": Param((N,), of_heads, _ONES),
+        "delta_norm_h": Param((h,), ("norm",), _ONES),
+        "delta_o_NhD": Param(
+            (N, h, D), ("heads", "head", "embed"), _normal(N * h, WRITER_GAIN), ((0, 1), (2,))
+        ),
+    }
+
+
+def _log_uniform(key: jax.Array, size: Dims, dtype: jnp.dtype) -> jax.Array:
+    """The logarithm of what is uniform over the rates with which such models begin."""
+    return jnp.log(jax.random.uniform(key, size, dtype, 0.01, 16.0))
 
 
 def _feed_forward_table(D: int, kind: FeedForward) -> Params:

@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from ale_jax.config.architecture import Attention, Latent, Layer, PolicyShape
+from ale_jax.config.architecture import Attention, GatedDelta, Latent, Layer, PolicyShape
 from ale_jax.config.model import FLOAT32, Compute
 from ale_jax.model.attention import SequencePermutation, packed_attention
 from ale_jax.model.blockwise_attention import Places
 from ale_jax.model.compute import cast_layer, product, recomputed, scaled, soft_capped
+from ale_jax.model.delta_layer import packed_delta
 from ale_jax.model.guides import SamplingMasks, restricted
 from ale_jax.model.latent import expanded_qkv
 from ale_jax.model.layers import (
@@ -96,9 +97,7 @@ def decoder_layer(
     router's statistics. Tokens are in the order that `packed_attention` expects."""
 
     def mix(h_BTD):
-        q, k, v, attention = heads_of(layer, h_BTD, places.position_BT, kind)
-        out_BTNH = packed_attention(q, k, v, places, attention, layer.get("sink_N"))
-        return project_out(layer, out_BTNH, kind.mixer), None
+        return packed_mixer(layer, h_BTD, places, kind), None
 
     def feed(h_BTD):
         return feed_forward(layer, h_BTD, kind, replay_BTK)
@@ -107,12 +106,22 @@ def decoder_layer(
     return _cut_as_rows(x_BTD), stats
 
 
+def packed_mixer(layer: Params, h_BTD: jax.Array, places: Places, kind: Layer) -> jax.Array:
+    """Returns what a layer's mixer makes of packed rows, [B,T,D]."""
+    if isinstance(kind.mixer, GatedDelta):
+        return packed_delta(layer, h_BTD, places.segment_BT, kind.mixer, kind.norm.eps)
+    q, k, v, attention = heads_of(layer, h_BTD, places.position_BT, kind)
+    out_BTNH = packed_attention(q, k, v, places, attention, layer.get("sink_N"))
+    return project_out(layer, out_BTNH, h_BTD, kind.mixer)
+
+
 def heads_of(
     layer: Params, h_BTD: jax.Array, position_BT: jax.Array, kind: Layer
 ) -> tuple[jax.Array, jax.Array, jax.Array, Attention]:
     """Returns queries, keys and values of a block's input, and how they attend."""
     if isinstance(kind.mixer, Latent):
         return *expanded_qkv(layer, h_BTD, position_BT, kind.mixer), kind.mixer.expanded
+    assert isinstance(kind.mixer, Attention)
     return *project_qkv(layer, h_BTD, position_BT, kind), kind.mixer
 
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 
-from ale_jax.config.architecture import Latent, Layer, Mixer, PolicyShape
+from ale_jax.config.architecture import GatedDelta, Latent, Layer, Mixer, PolicyShape
 from ale_jax.config.hardware import CHIPS
 from ale_jax.config.model import FULL, SAME, LoraShape
 from ale_jax.config.run import RunConfig
@@ -310,6 +310,9 @@ def _heads_width(mixer: Mixer, tensor: int) -> int:
     if isinstance(mixer, Latent):
         of_head = 2 * mixer.expanded.head_width + mixer.value_width
         return mixer.num_heads * of_head // tensor + mixer.stored_width + mixer.q_rank
+    if isinstance(mixer, GatedDelta):  # and what the outputs are gated by
+        keys = 2 * mixer.num_key_heads * mixer.key_width
+        return (keys + 2 * mixer.num_value_heads * mixer.value_width) // tensor
     return (mixer.num_heads + 2 * mixer.num_kv_heads) * mixer.head_width // tensor
 
 

@@ -37,6 +37,13 @@ GLM_EXPERTS = {
     "routed_scaling_factor": 1.5,
     "norm_topk_prob": True,
 }
+DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 12,
+    "layer_types": ["linear_attention", "full_attention"],
+}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
 LATENT = {
     "num_key_value_heads": 4,
@@ -56,6 +63,12 @@ OF_FAMILY = {
     "qwen2_moe": QWEN_EXPERTS | {"shared_expert_intermediate_size": 40},
     "qwen3": WIDE | {"rope_parameters": YARN | {"rope_theta": 1e4}},
     "qwen3_moe": WIDE | QWEN_EXPERTS | {"norm_topk_prob": True, "mlp_only_layers": [0]},
+    "qwen3_next": WIDE
+    | DELTA
+    | QWEN_EXPERTS
+    | {"shared_expert_intermediate_size": 40, "mlp_only_layers": [0], "attention_bias": True},
+    "qwen3_5_text": WIDE | DELTA,
+    "qwen3_5_moe_text": WIDE | DELTA | QWEN_EXPERTS | {"shared_expert_intermediate_size": 40},
     "mistral": WIDE | {"sliding_window": 8},
     "ministral": WIDE | BOTH,
     "mixtral": WIDE | {"num_local_experts": 8},
@@ -98,7 +111,10 @@ OF_FAMILY = {
     "minicpm3": LATENT | {"scale_depth": 1.3, "scale_emb": 3, "dim_model_base": 16},
 }
 # Of the norms of these, the weight is what is added to 1.
-ADDED_TO_ONE = ("gemma", "gemma2", "gemma3_text")
+ADDED_TO_ONE = (
+    *("gemma", "gemma2", "gemma3_text"),
+    *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
+)
 
 
 def make_config(family, **changes):

@@ -103,14 +103,14 @@ def silu_experts(
     return Experts(total, fields.count(per_token, most=total), fields.count(width), **kind)
 
 
-def layer_types(fields: Fields) -> list[str]:
-    """Returns each layer's type of attention."""
+def layer_types(fields: Fields, known: tuple[str, ...] = (FULL, SLIDING)) -> list[str]:
+    """Returns each layer's type, one of those that the family knows."""
     count, given = num_layers(fields), fields.items("layer_types")
     if len(given) != count:
         raise fields.error(f"layer_types has {len(given)} entries, the model {count} layers")
     for kind in given:
-        if kind not in (FULL, SLIDING):
-            raise fields.error(f"layer_types {kind!r:.40} is not one of {FULL}, {SLIDING}")
+        if kind not in known:
+            raise fields.error(f"layer_types {kind!r:.40} is not one of {', '.join(known)}")
     return given
 
 

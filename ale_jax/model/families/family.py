@@ -23,6 +23,8 @@ class Storage:
     weight's first dim. groups: for each axis of the tensor, the dims of the weight that it
     combines, outermost first. fused: the weights that follow each other along the tensor's axis
     `axis`, this one among them; empty: it is alone. interleaved: their rows there take turns.
+    blocks: a weight [D,heads,...], for each head of which the tensor has a block in which the fused
+    weights follow each other; empty: it has one.
 
     q_DNH, ((1, 2), (0,)): the tensor's first axis has N and H (row n * H + h), its second has D, as
     torch's linear layers store [out, in]. gate_EDF, ((2,), (1,)): E is not mentioned, because each
@@ -34,6 +36,7 @@ class Storage:
     fused: tuple[str, ...] = ()
     axis: int = 0
     interleaved: bool = False
+    blocks: str = ""
 
 
 Tensors = Mapping[str, Storage]

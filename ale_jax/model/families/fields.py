@@ -20,6 +20,8 @@ HARMLESS = frozenset(
         *("attention_dropout", "hidden_dropout", "residual_dropout", "resid_pdrop", "embd_pdrop"),
         *("output_router_logits", "router_aux_loss_coef", "router_z_loss_coef"),
         *("router_jitter_noise", "attn_implementation", "unsloth_fixed"),
+        # The parts of positions that text has in common.
+        *("mrope_section", "mrope_interleaved"),
     )
 )
 

@@ -30,14 +30,10 @@ def read(fields: Fields) -> PolicyShape:
 
 
 SHARED = LAYER + "mlp.shared_expert"
-QWEN2_MOE = Family(
-    "qwen2_moe",
-    "Qwen2MoeForCausalLM",
-    read,
-    {
-        "shared_gate_DF": Storage(SHARED + ".gate_proj.weight", MATRIX),
-        "shared_up_DF": Storage(SHARED + ".up_proj.weight", MATRIX),
-        "shared_down_FD": Storage(SHARED + ".down_proj.weight", MATRIX),
-        "shared_share_D1": Storage(SHARED + "_gate.weight", MATRIX),
-    },
-)
+SHARED_EXPERT = {
+    "shared_gate_DF": Storage(SHARED + ".gate_proj.weight", MATRIX),
+    "shared_up_DF": Storage(SHARED + ".up_proj.weight", MATRIX),
+    "shared_down_FD": Storage(SHARED + ".down_proj.weight", MATRIX),
+    "shared_share_D1": Storage(SHARED + "_gate.weight", MATRIX),
+}
+QWEN2_MOE = Family("qwen2_moe", "Qwen2MoeForCausalLM", read, SHARED_EXPERT)

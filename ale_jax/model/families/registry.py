@@ -28,6 +28,7 @@ from ale_jax.model.families.qwen2 import QWEN2
 from ale_jax.model.families.qwen2_moe import QWEN2_MOE
 from ale_jax.model.families.qwen3 import QWEN3
 from ale_jax.model.families.qwen3_moe import QWEN3_MOE
+from ale_jax.model.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from ale_jax.model.families.seed_oss import SEED_OSS
 from ale_jax.model.families.smollm3 import SMOLLM3
 
@@ -35,6 +36,7 @@ FAMILIES: dict[str, Family] = {
     each.model_type: each
     for each in (
         *(LLAMA, CWM, HELIUM, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE),
+        *(QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE),
         *(MISTRAL, MINISTRAL, MIXTRAL, SEED_OSS, SMOLLM3),
         *(GRANITE, GRANITEMOE, ERNIE4_5, ERNIE4_5_MOE, PHI3),
         *(OLMO2, OLMO3, OLMOE, FLEX_OLMO, EXAONE4),

@@ -93,9 +93,13 @@ def to_config(shape: PolicyShape) -> dict[str, Any]:
             f"transformers has no model with such layers as {shape.layers[0]}: a policy of them "
             "cannot be exported"
         )
-    fields = _of_all(shape) | _of_attention(shape.layers[0].mixer)
+    mixer = shape.layers[0].mixer
+    assert isinstance(mixer, Attention), "the families in OWN have no other"
+    fields = _of_all(shape) | _of_attention(mixer)
     if shape.is_moe:
         fields |= _of_experts(shape)
+    if shape.family == "qwen2_moe":
+        fields |= {"qkv_bias": mixer.bias, "shared_expert_intermediate_size": 0}
     return fields
 
 
@@ -145,6 +149,4 @@ def _of_experts(shape: PolicyShape) -> dict[str, Any]:
         "decoder_sparse_step": 1,
         "mlp_only_layers": [i for i, layer in enumerate(shape.layers) if not layer.experts],
     }
-    if shape.family == "qwen2_moe":
-        fields |= {"qkv_bias": shape.layers[0].mixer.bias, "shared_expert_intermediate_size": 0}
     return fields

@@ -214,7 +214,7 @@ def _adapter_tensors(layer: int, name: str, adapter: Params) -> dict[str, np.nda
             f"layer {layer} has adapters of {target} in each expert, which PEFT has no names for: "
             "export the merged weights, or leave gate, up and down out of lora.targets"
         )
-    if name.startswith(("q_down", "q_up", "kv_")):
+    if name.startswith(("q_down", "q_up", "kv_", "delta_")):
         raise ValueError(
             f"layer {layer} has adapters of {name}, which are not written in PEFT's format: export "
             "the merged weights"

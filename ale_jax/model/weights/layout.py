@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -69,7 +69,7 @@ class Stored:
 
     shape: that of the weight. groups: see `families.family.Storage`. axis: of the tensor, along
     which this weight begins at `start`, and all weights of it have `whole` rows; None: it is alone.
-    step: from one of its rows there to the next.
+    blocks: the tensor has as many, in each of which this holds.
     """
 
     names: tuple[str, ...]
@@ -78,7 +78,7 @@ class Stored:
     axis: int | None = None
     start: int = 0
     whole: int = 0
-    step: int = 1
+    blocks: int = 1
 
     @property
     def is_per_expert(self) -> bool:
@@ -92,10 +92,22 @@ class Stored:
     @property
     def tensor_shape(self) -> tuple[int, ...]:
         sizes = self.own_shape
-        return tuple(self.whole if i == self.axis else size for i, size in enumerate(sizes))
+        whole = self.whole * self.blocks
+        return tuple(whole if i == self.axis else size for i, size in enumerate(sizes))
+
+    def join(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """Returns the tensor that this weight's part and those of the others make up, in their
+        order."""
+        if self.axis is None:
+            (tensor,) = parts
+            return tensor
+        rest = self.tensor_shape[self.axis + 1 :]
+        cut = [each.reshape(*each.shape[: self.axis], self.blocks, -1, *rest) for each in parts]
+        return np.concatenate(cut, self.axis + 1).reshape(self.tensor_shape)
 
     def read(self, bounds: Bounds, read_tensor: ReadTensor, dtype: np.dtype) -> np.ndarray:
-        """Returns the part of the weight within `bounds`. No more is read than the part needs.
+        """Returns the part of the weight within `bounds`. No more is read than the part needs, or
+        the blocks that it is in.
 
         read_tensor: (name, bounds) -> that part of a tensor.
         """
@@ -112,42 +124,44 @@ class Stored:
         for name, part in zip(self.names, weight if self.is_per_expert else [weight], strict=True):
             yield name, part.transpose(self._tensor_order()).reshape(self.own_shape)
 
-    def join(self, parts: list[np.ndarray]) -> np.ndarray:
-        """Returns the tensor that these parts are in, in the order of their weights; this weight's
-        is one of them."""
-        if self.axis is None:
-            (alone,) = parts
-            return alone
-        if self.step == 1:
-            return np.concatenate(parts, self.axis)
-        return np.stack(parts, self.axis + 1).reshape(self.tensor_shape)
-
     def _read_one(self, name: str, bounds: Bounds, read_tensor: ReadTensor) -> np.ndarray:
         """One tensor's part, with the dims in the weight's order (without the dim of the experts).
 
         Along an axis that combines several dims, a part is contiguous only if the inner dims are
         whole. These are therefore read whole and sliced afterwards.
         """
-        tensor_bounds, sizes, cuts, turns = [], [], [], []
+        tensor_bounds, sizes, cuts = [], [], []
         for axis, group in enumerate(self.groups):
             if not group:  # an axis of size 1 that the weight has not
                 tensor_bounds.append((0, 1))
-                turns.append(slice(None))
                 continue
             outer, *inner = group
             width = math.prod(self.shape[dim] for dim in inner)
             start, stop = bounds[outer]
-            step, first = (self.step, self.start) if axis == self.axis else (1, 0)
-            own = first % step  # where rows take turns, those of the others are read, too
-            tensor_bounds.append(
-                (first - own + start * width * step, first - own + stop * width * step)
-            )
-            turns.append(slice(own, None, step))
-            sizes += [stop - start, *(self.shape[dim] for dim in inner)]
-            cuts += [slice(None), *(slice(*bounds[dim]) for dim in inner)]
-        tensor = read_tensor(name, tuple(tensor_bounds))[tuple(turns)]
-        tensor = tensor.reshape(sizes)[tuple(cuts)]
-        return tensor.transpose(np.argsort(self._tensor_order()))
+            if axis == self.axis and self.blocks > 1:
+                in_block = self.shape[outer] // self.blocks
+                first, last = start // in_block, -(-stop // in_block)
+                tensor_bounds.append((first * self.whole, last * self.whole))
+                sizes.append((last - first) * in_block)
+                cuts.append(slice(start - first * in_block, stop - first * in_block))
+            else:
+                first = self.start if axis == self.axis else 0
+                tensor_bounds.append((first + start * width, first + stop * width))
+                sizes.append(stop - start)
+                cuts.append(slice(None))
+            sizes += [self.shape[dim] for dim in inner]
+            cuts += [slice(*bounds[dim]) for dim in inner]
+        tensor = self._own_rows(read_tensor(name, tuple(tensor_bounds)))
+        return tensor.reshape(sizes)[tuple(cuts)].transpose(np.argsort(self._tensor_order()))
+
+    def _own_rows(self, tensor: np.ndarray) -> np.ndarray:
+        """Of whole blocks of a tensor, this weight's rows."""
+        if self.axis is None or self.blocks == 1:
+            return tensor
+        own = self.own_shape[self.axis] // self.blocks
+        before, rest = tensor.shape[: self.axis], tensor.shape[self.axis + 1 :]
+        by_block = tensor.reshape(*before, -1, self.whole, *rest)
+        return by_block.take(range(self.start, self.start + own), axis=self.axis + 1)
 
     def _tensor_order(self) -> tuple[int, ...]:
         first = int(self.is_per_expert)
@@ -185,12 +199,12 @@ def _stored(family: Family, name: str, params: Params, layer: int | None) -> Sto
         each: Stored((), family.tensor(each).groups, params[each].shape).own_shape[tensor.axis]
         for each in tensor.fused
     }
-    place, whole = tensor.fused.index(name), sum(rows.values())
-    if tensor.interleaved:
-        step = len(tensor.fused)
-        return dataclasses.replace(alone, axis=tensor.axis, start=place, whole=whole, step=step)
-    start = sum(rows[each] for each in tensor.fused[:place])
-    return dataclasses.replace(alone, axis=tensor.axis, start=start, whole=whole)
+    before = tensor.fused[: tensor.fused.index(name)]
+    blocks = params[tensor.blocks].shape[1] if tensor.blocks else 1
+    if tensor.interleaved:  # a row of each in each block
+        blocks = rows[name]
+    start, whole = sum(rows[each] for each in before) // blocks, sum(rows.values()) // blocks
+    return dataclasses.replace(alone, axis=tensor.axis, start=start, whole=whole, blocks=blocks)
 
 
 def filler_shapes(shape: PolicyShape) -> dict[str, tuple[int, ...]]:

@@ -13,10 +13,28 @@ def policy_shape(config: RunConfig, tokenizer_size: int) -> PolicyShape:
     """Returns the shape of the run's policy. tokenizer_size: number of tokens that the tokenizer
     has, which a policy without given weights has, too. ValueError for a damaged architecture."""
     if config.architecture:
-        return _described(config.architecture)
+        shape = _described(config.architecture)
+        if shape.is_recurrent:
+            _check_recurrent(config)
+        return shape
     return config.model.policy_shape(
         config.tokenizer.vocab_size if config.weights else tokenizer_size
     )
+
+
+def _check_recurrent(config: RunConfig) -> None:
+    """Raises ValueError for what gated delta layers cannot honour."""
+    why = "the policy has gated delta layers, "
+    if config.mesh.context > 1:
+        raise ValueError(
+            f"mesh.context {config.mesh.context}: {why}which take the tokens of a row one after "
+            "another: set it to 1"
+        )
+    if config.attention_credit.credit != "none":
+        raise ValueError(
+            f"attention_credit.credit {config.attention_credit.credit!r}: {why}which have no "
+            "attention to read it from: set it to 'none'"
+        )
 
 
 @functools.lru_cache(maxsize=8)
