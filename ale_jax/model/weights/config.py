@@ -24,6 +24,7 @@ from ale_jax.model.families.decoder import num_layers
 from ale_jax.model.families.family import Family
 from ale_jax.model.families.fields import Fields
 from ale_jax.model.families.registry import FAMILIES
+from ale_jax.model.weights.quantised_tensors import FIELD, read_quantisation
 
 # What `to_config` writes itself. Other families' checkpoints hand on the file they were read from.
 OWN = ("qwen3_moe", "qwen2_moe", "qwen3", "qwen2", "llama")
@@ -51,11 +52,13 @@ def _read(source: Path | str, content: Any) -> PolicyShape:
     given = Fields(source, content)
     family = find_family(given)
     num_layers(given)  # before transformers makes lists of as many
-    given.require("quantization_config", None)
-    fields = _completed(given, family)
+    read_quantisation(given)
+    # How the folder stores its tensors is no part of the model, nor of what an export hands on.
+    plain = {name: value for name, value in content.items() if name != FIELD}
+    fields = _completed(Fields(source, plain), family)
     shape = family.read(fields)
     fields.refuse_rest()
-    return dataclasses.replace(shape, source=json.dumps(content))
+    return dataclasses.replace(shape, source=json.dumps(plain))
 
 
 def find_family(fields: Fields) -> Family:

@@ -85,6 +85,11 @@ class Stored:
         return sum(map(len, self.groups)) < len(self.shape)
 
     @property
+    def is_stack(self) -> bool:
+        """Whether the first axis of the tensor counts maps."""
+        return self.groups[0] == (0,) and [len(group) for group in self.groups] == [1, 1, 1]
+
+    @property
     def own_shape(self) -> tuple[int, ...]:
         """The shape of this weight's part of a tensor."""
         return tuple(math.prod(self.shape[dim] for dim in group) for group in self.groups)
@@ -115,6 +120,10 @@ class Stored:
         if self.is_per_expert:
             for name, expert in zip(self.names[slice(*bounds[0])], part, strict=True):
                 expert[...] = self._read_one(name, bounds, read_tensor)
+        elif self.is_stack:  # only one map of it is in memory in the type that was read
+            for expert, out in zip(range(*bounds[0]), part, strict=True):
+                own = ((expert, expert + 1), *bounds[1:])
+                out[...] = self._read_one(self.names[0], own, read_tensor)[0]
         else:
             part[...] = self._read_one(self.names[0], bounds, read_tensor)
         return part

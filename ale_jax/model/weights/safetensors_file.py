@@ -21,8 +21,10 @@ import numpy as np
 
 from ale_jax.config.architecture import PolicyShape
 from ale_jax.files import parse_json, read_json
+from ale_jax.model.families.fields import Fields
 from ale_jax.model.weights.config import read_config
-from ale_jax.model.weights.layout import Bounds, check_tensors
+from ale_jax.model.weights.layout import Bounds, Tensor, check_tensors
+from ale_jax.model.weights.quantised_tensors import read_quantisation
 
 DTYPES = {
     "F64": np.dtype(np.float64),
@@ -63,8 +65,9 @@ class TensorEntry(NamedTuple):
         return mapped[tuple(slice(*each) for each in bounds)]
 
 
-def read_header(path: Path) -> dict[str, TensorEntry]:
-    """Returns the tensors of a file, by name, without reading their data.
+def read_header(path: Path, types: Mapping[str, np.dtype] = DTYPES) -> dict[str, TensorEntry]:
+    """Returns the tensors of a file, by name, without reading their data. types: that they may
+    have.
 
     ValueError, with the names of file and tensor, unless the header describes the file exactly.
     """
@@ -80,7 +83,9 @@ def read_header(path: Path) -> dict[str, TensorEntry]:
     if not isinstance(header, dict):
         raise ValueError(f"{path}: its header is not an object")
     header.pop("__metadata__", None)
-    tensors = {name: _tensor(path, name, entry, 8 + length) for name, entry in header.items()}
+    tensors = {
+        name: _tensor(path, name, entry, 8 + length, types) for name, entry in header.items()
+    }
     _check_places(path, tensors, 8 + length, size)
     return tensors
 
@@ -103,7 +108,9 @@ def write_tensors(
         file.write(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data)
 
 
-def _tensor(path: Path, name: str, entry: Any, data_start: int) -> TensorEntry:
+def _tensor(
+    path: Path, name: str, entry: Any, data_start: int, types: Mapping[str, np.dtype]
+) -> TensorEntry:
     try:
         stored, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
         sound = isinstance(stored, str) and all(
@@ -113,10 +120,10 @@ def _tensor(path: Path, name: str, entry: Any, data_start: int) -> TensorEntry:
         raise ValueError(f"{path}: tensor {name}: its entry is damaged: {entry!r:.100}") from error
     if not sound:
         raise ValueError(f"{path}: tensor {name}: its entry is damaged: {entry!r:.100}")
-    if stored not in DTYPES:
-        known = ", ".join(DTYPES)
+    if stored not in types:
+        known = ", ".join(types)
         raise ValueError(f"{path}: tensor {name}: type {stored!r:.40} is not one of {known}")
-    kind = Kind(DTYPES[stored], shape)
+    kind = Kind(types[stored], shape)
     if end - begin != kind.num_bytes:
         raise ValueError(
             f"{path}: tensor {name}: {stored} of shape {shape} is {kind.num_bytes} bytes, "
@@ -153,7 +160,7 @@ class Folder:
     """A checkpoint (see layout.Checkpoint) whose headers have all been read and checked."""
 
     shape: PolicyShape
-    tensors: dict[str, TensorEntry]
+    tensors: Mapping[str, Tensor]
 
 
 def open_folder(path: Path) -> Folder:
@@ -162,10 +169,12 @@ def open_folder(path: Path) -> Folder:
     if not (path / CONFIG).is_file():
         raise ValueError(f"no {CONFIG} in {path}: give a folder that transformers can load")
     shape = read_config(path / CONFIG)
+    quantisation = read_quantisation(Fields(path / CONFIG, read_json(path / CONFIG)))
+    types = DTYPES | quantisation.types if quantisation else DTYPES
     if (path / INDEX).is_file():
-        tensors = _read_shards(path)
+        tensors = _read_shards(path, types)
     elif (path / SINGLE).is_file():
-        tensors = read_header(path / SINGLE)
+        tensors = read_header(path / SINGLE, types)
     else:
         raise ValueError(
             f"neither {INDEX} nor {SINGLE} in {path}: save the checkpoint as safetensors"
@@ -176,13 +185,23 @@ def open_folder(path: Path) -> Folder:
             raise ValueError(f"{file} is not part of this model: move it out of the folder")
     # Some checkpoints store the embedding twice; transformers reads one.
     head = tensors.pop(HEAD, None) if shape.tie_embeddings else None
-    check_tensors(path, tensors, shape)
+    whole = quantisation.dequantised(tensors) if quantisation else tensors
+    check_tensors(path, whole, shape)
+    _check_plain(whole)
     if head and not _is_equal(head, tensors[EMBEDDING]):
         raise ValueError(
             f"{head.file}: tensor {HEAD} is another than {EMBEDDING}, and {path / CONFIG} says "
             "that they are one: set tie_word_embeddings to false there"
         )
-    return Folder(shape, tensors)
+    return Folder(shape, whole)
+
+
+def _check_plain(tensors: Mapping[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if isinstance(tensor, TensorEntry) and tensor.kind.dtype not in _NAMES:
+            raise ValueError(
+                f"{tensor.file}: tensor {name}: {tensor.kind.dtype} has no scales beside it"
+            )
 
 
 def _is_equal(one: TensorEntry, other: TensorEntry) -> bool:
@@ -194,7 +213,7 @@ def _is_equal(one: TensorEntry, other: TensorEntry) -> bool:
     return all(np.array_equal(a[part], b[part]) for part in parts)
 
 
-def _read_shards(path: Path) -> dict[str, TensorEntry]:
+def _read_shards(path: Path, types: Mapping[str, np.dtype]) -> dict[str, TensorEntry]:
     """The tensors of all shards. Each must be in the shard that the index names, and only there."""
     index = read_json(path / INDEX)
     where = index.get("weight_map") if isinstance(index, dict) else None
@@ -207,7 +226,7 @@ def _read_shards(path: Path) -> dict[str, TensorEntry]:
         if not (path / file).is_file():
             name = next(name for name in where if where[name] == file)
             raise ValueError(f"{path / file} is missing: it should hold tensor {name}, and others")
-        for name, tensor in read_header(path / file).items():
+        for name, tensor in read_header(path / file, types).items():
             if where.get(name) != file:
                 raise ValueError(
                     f"{path / file}: tensor {name} is not listed for this file in {INDEX}"

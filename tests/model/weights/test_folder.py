@@ -178,7 +178,7 @@ BAD_FIELDS = [
         "'chunked_attention' is not one",
     ),
     ({"logit_softcapping": 30.0}, "logit_softcapping 30.0 is not supported: nothing h"),
-    ({"quantization_config": {"quant_method": "awq"}}, "quantization_config .*awq.* is not supp"),
+    ({"quantization_config": {"quant_method": "awq"}}, "quantization_config.*awq.* is not one of"),
     ({"rope_parameters": {"rope_type": "yarn"}}, "transformers does not accept it: .*'factor'"),
     (
         {"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 4.0}},
