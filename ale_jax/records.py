@@ -343,28 +343,26 @@ OUTSIDE, UNCREDITED = -1, -2
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Packed rows of fixed shape; several trajectories may share a row.
+    """Packed rows of fixed shape.
 
     segment_BT: 1.. per trajectory in its row, 0 on padding. position_BT: within the trajectory.
     chunk_BT: id within the row of the sampled chunk that contains the token; UNCREDITED in replies
     that earn no credit, OUTSIDE elsewhere (observations, prefix turns, padding).
-    group_BT, member_BT: index of the trajectory's group within the step, and of the trajectory
-    within its group; -1 on padding.
+    group_BT, member_BT: index of the group in the step, and of the member in it; -1 on padding.
 
     On tokens in sampled chunks, 0 elsewhere: logp_mu_BT, logp_old_BT and version_BT, as in `Turn`;
     advantage_BT; reward_BT, the chunk's own reward, on the chunk's last token only.
-    On tokens in prefix turns, 0 elsewhere: imitate_BT, the weight of log pi(t) in the imitation
-    term.
+    In prefix turns, 0 elsewhere: imitate_BT, the weight of log pi(t) in the imitation term.
 
     None if not needed:
     logp_ref_BT, logp_prox_BT: log-probabilities under the reference policy and under the weights at
-    the start of the step. entropy_BT: factor on each token's entropy bonus (None: 1).
+    the start of the step. top_id_BTk, logp_ref_top_BTk: the tokens that are most probable to the
+    reference in each token's place. entropy_BT: factor on each token's entropy bonus (None: 1).
     expert_BTLK: for router replay, as in `Trajectory`, -1 also for padding.
     temperature_BT: what each token's logits are divided by, 1 outside of sampled chunks.
     mask_id_BT, mask_BIw: as in `Turn` and `Trajectory`, of each token the number of one of its
     row's sampling masks, FREE outside of sampled chunks. I is MAX_MASKS, or T if `Sampling.cuts`.
-    weight_BT: of an episode's chunk tokens, the share that is in this token's trajectory, where an
-    episode has several, its conversations; 1 on padding.
+    weight_BT: the share of an episode's chunk tokens that is in this conversation; 1 on padding.
 
     A row of nine tokens, with a trajectory of two chunks whose outcome is 1, and one of one chunk,
     which failed. Their advantages are 1/2 and -1/2:
@@ -392,6 +390,8 @@ class Batch:
     imitate_BT: NDArray[np.float32]
     logp_ref_BT: NDArray[np.float32] | None = None
     logp_prox_BT: NDArray[np.float32] | None = None
+    top_id_BTk: NDArray[np.int32] | None = None
+    logp_ref_top_BTk: NDArray[np.float32] | None = None
     entropy_BT: NDArray[np.float32] | None = None
     expert_BTLK: NDArray[np.int16] | None = None
     temperature_BT: NDArray[np.float32] | None = None

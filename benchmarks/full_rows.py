@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ale_jax.config.algo import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
+from ale_jax.config.algo import AdvantageHypers, AlgoConfig, MismatchHypers
 from ale_jax.config.learn import Shape
+from ale_jax.config.loss import LossHypers
 from ale_jax.data.packing import Sample, pack
 from ale_jax.records import Batch, Turn
 

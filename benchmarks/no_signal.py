@@ -42,7 +42,7 @@ from ale_jax.algo.policy_loss import policy_loss
 from ale_jax.config.engine import Sampling
 from ale_jax.configs.algorithms import PRESETS
 from ale_jax.model.guides import SamplingMasks
-from ale_jax.model.policy import score_tokens
+from ale_jax.model.policy import Asked, score_tokens
 from ale_jax.model.sampler import SlotState, sample
 from benchmarks.choices import some_of
 from benchmarks.laboratory.credit import Arm, advantages, arm, lay_out
@@ -220,7 +220,8 @@ def _scores(
     head = {"head_DV": logits_2TV.reshape(2 * T, -1)}
     masks = None if left_NTw is None else SamplingMasks(place_BT - 1, left_NTw)  # FREE at first
     temperature_BT = None if temperature is None else jnp.full(written_BT.shape, temperature)
-    scores = score_tokens(head, written_BT, hidden_BTD, place_BT, masks, temperature_BT)
+    asked = Asked(masks, temperature_BT)
+    scores = score_tokens(head, written_BT, hidden_BTD, place_BT, asked)
     return Scores(scores.logp_BT[:, 1:], scores.entropy_BT[:, 1:])
 
 

@@ -48,7 +48,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ale_jax.algo.ratio import exp_log_ratio, one_over_count
-from ale_jax.config.algo import AGGREGATIONS, LossHypers
+from ale_jax.config.loss import AGGREGATIONS, LossHypers
 from ale_jax.records import OUTSIDE, Batch
 
 Arrays = Mapping[str, jax.Array]  # of a `Batch`, by name
@@ -74,6 +74,11 @@ class Tokens(NamedTuple):
     def weight_BT(self) -> jax.Array:
         """sg(r): a ratio that weights a gradient must not itself be optimised."""
         return exp_log_ratio(jax.lax.stop_gradient(self.log_ratio_BT))
+
+
+def _none(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
+    """Returns 0: only what is beside the policy loss is learned from."""
+    return jnp.zeros_like(tokens.logp_BT), jnp.zeros(tokens.logp_BT.shape, bool)
 
 
 def _vanilla(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
@@ -172,6 +177,7 @@ def _sapo(tokens: Tokens, hp: LossHypers) -> tuple[jax.Array, jax.Array]:
 TokenLoss = Callable[[Tokens, LossHypers], tuple[jax.Array, jax.Array]]
 
 TOKEN_LOSSES: dict[str, TokenLoss] = {
+    "none": _none,
     "vanilla": _vanilla,
     "ppo": _ppo,
     "decoupled_ppo": _ppo,

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ale_jax.algo.divergence import divergence
+from ale_jax.algo.divergence import distribution_divergence, divergence
 from ale_jax.algo.losses import (
     TOKEN_LOSSES,
     Arrays,
@@ -42,7 +42,8 @@ from ale_jax.algo.ratio import (
     unit_mean,
 )
 from ale_jax.algo.values import chunk_starts
-from ale_jax.config.algo import WEIGHTED, LossHypers, MismatchHypers
+from ale_jax.config.algo import MismatchHypers
+from ale_jax.config.loss import OF_DISTRIBUTIONS, WEIGHTED, LossHypers
 
 NEAR = (0.8, 1.2)  # ratios outside, where the usual clip would act, are counted
 MEANS = {"chunk_means": "chunk", "trajectory_means": "sequence"}  # aggregation -> its units
@@ -65,7 +66,8 @@ def policy_loss(
     ("trajectory_means", times weight_BT where the batch has it); w: `importance_weight`; L: one of
     `TOKEN_LOSSES`; D: `divergence`, times w if it is k3_weighted; H: entropy; e: entropy_BT of the
     batch; i: imitate_BT; o: `observation_mask`. Entry t of each _BT array belongs to token t
-    itself. batch: the arrays of a `Batch` by name. num_chunks: the most chunks that a row can have.
+    itself. batch: the arrays of a `Batch` by name, and logp_top_BTk, log pi of top_id_BTk, if a
+    divergence compares distributions. num_chunks: the most chunks that a row can have.
 
     `loss_denominator` is Z, counted over the whole step (`count_loss_denominator`) with filtered
     tokens included. Therefore neither microbatches nor packing change the result, and filtering a
@@ -113,8 +115,7 @@ def policy_loss(
     mismatch_BT = importance_weight(gap_BT, chunk_BT, segment_BT, num_chunks, mismatch)
     loss_BT *= mismatch_BT
     if hp.kl_weight:
-        logp_ref_BT = of_policy(batch["logp_ref_BT"])
-        kl_BT = divergence(logp_BT, logp_ref_BT, hp.kl_estimator, logp_BT - logp_old_BT)
+        kl_BT = _divergence(logp_BT, logp_old_BT, batch, hp)
         loss_BT += hp.kl_weight * (mismatch_BT * kl_BT if hp.kl_estimator == WEIGHTED else kl_BT)
     if hp.entropy_weight:
         bonus_BT = hp.entropy_weight * of_policy(entropy_BT)
@@ -136,6 +137,22 @@ def policy_loss(
     for name, log_BT in (("mismatch_kl", gap_BT), ("approx_kl", logp_BT - logp_old_BT)):
         sums[name] = (exp_log_ratio(log_BT) - 1.0 - log_BT).sum()
     return loss, {name: value.astype(jnp.float32) for name, value in sums.items()}
+
+
+def _divergence(
+    logp_BT: jax.Array, logp_old_BT: jax.Array, batch: Arrays, hp: LossHypers
+) -> jax.Array:
+    """Returns D of the policy's tokens; 0 elsewhere."""
+    action_mask_BT = batch["chunk_BT"] >= 0
+    if hp.kl_estimator in OF_DISTRIBUTIONS:
+        logp_BTk, logp_ref_BTk = (
+            jnp.where(action_mask_BT[..., None], batch[name], 0.0)
+            for name in ("logp_top_BTk", "logp_ref_top_BTk")
+        )
+        kl_BT = distribution_divergence(logp_BTk, logp_ref_BTk, hp.kl_estimator)
+        return jnp.where(action_mask_BT, kl_BT, 0.0)
+    logp_ref_BT = jnp.where(action_mask_BT, batch["logp_ref_BT"], 0.0)
+    return divergence(logp_BT, logp_ref_BT, hp.kl_estimator, logp_BT - logp_old_BT)
 
 
 def _figures(

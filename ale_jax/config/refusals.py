@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+WITHOUT_RATIO = ("none", "vanilla")  # the losses that do not compare pi with pi_old
 GROUPS_IN_GROUPS = ("gigpo", "hgpo")  # the estimators that compare steps taken in the same state
 
 
@@ -130,17 +131,20 @@ REFUSALS = (
     ),
     Refusal(
         "vanilla has no ratio",
-        lambda c: c.loss.kind == "vanilla" and c.loss.level != "token",
-        "loss.level {l.level} is the level of a ratio, and the loss vanilla has none: set it to "
+        lambda c: c.loss.kind in WITHOUT_RATIO and c.loss.level != "token",
+        "loss.level {l.level} is the level of a ratio, and the loss {l.kind} has none: set it to "
         "token",
     ),
     Refusal(
         "pi_old is not read",
         lambda c: (
-            c.loss.kind == "vanilla" and c.mismatch.is_off and c.old_logp in ("generating", "step")
+            c.loss.kind in WITHOUT_RATIO
+            and c.mismatch.is_off
+            and c.loss.kl_estimator != "k3_weighted"
+            and c.old_logp in ("generating", "step")
         ),
         "old_logp {algo.old_logp} costs a forward pass whose result is not read, because the loss "
-        "vanilla has no ratio and mismatch is off: set it to sampler",
+        "{l.kind} has no ratio and mismatch is off: set it to sampler",
     ),
     Refusal(
         "decoupled PPO needs two old policies",
@@ -166,6 +170,30 @@ REFUSALS = (
         lambda c: (c.loss.kl_estimator != "none") != (c.loss.kl_weight > 0),
         "loss.kl_weight {l.kl_weight} and kl_estimator {l.kl_estimator} do not fit: set both, or "
         "set them to 0.0 and none, and measure_kl if the divergence is only to be measured",
+    ),
+    Refusal(
+        "distributions are known by their most probable tokens",
+        lambda c: (c.loss.kl_top > 0) != (c.loss.kl_estimator in ("reverse", "forward")),
+        "loss.kl_estimator {l.kl_estimator} and kl_top {l.kl_top} do not fit: set kl_top above 0 "
+        "(64 is usual) for reverse and forward, and to 0 for the others",
+    ),
+    Refusal(
+        "nothing to learn from",
+        lambda c: c.loss.kind == "none" and not c.loss.kl_weight and not c.loss.observation_weight,
+        "loss.kind none leaves advantages out, and there is nothing else to learn from: set "
+        "kl_weight or observation_weight above 0, or choose a loss",
+    ),
+    Refusal(
+        "credit that nothing reads",
+        lambda c: c.loss.kind == "none" and c.advantage.of_tokens,
+        "advantage.estimator {a.estimator} computes credit for tokens, which the loss none does "
+        "not read: set it to outcome",
+    ),
+    Refusal(
+        "failures that nothing weighs",
+        lambda c: c.loss.kind == "none" and c.loss.negative_weight != 1.0,
+        "loss.negative_weight {l.negative_weight} is a factor on advantages, which the loss none "
+        "does not read: set it to 1.0",
     ),
     Refusal(
         "k1 has no gradient",

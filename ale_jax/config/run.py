@@ -19,6 +19,7 @@ from ale_jax.config.resampling import ResamplingHypers
 from ale_jax.config.rollout import A_DAY, DeadlinesConfig, RolloutConfig
 from ale_jax.config.serve import ServeConfig
 from ale_jax.config.setting import Settings, section, setting
+from ale_jax.config.teacher import TeacherConfig
 from ale_jax.config.worlds import Domain, EvalConfig, WarmStartConfig, WorldsConfig
 from ale_jax.sandbox.spec import SandboxSpec
 
@@ -137,6 +138,7 @@ class RunConfig(Settings):
     rl: RlConfig = section(RlConfig)
     rl_optimizer: OptimizerHypers = section(OptimizerHypers)
     algo: AlgoConfig = section(AlgoConfig)
+    teacher: TeacherConfig = section(TeacherConfig)
     critics: CriticsHypers = section(CriticsHypers)
     attention_credit: AttentionCreditHypers = section(AttentionCreditHypers)
     resampling: ResamplingHypers = section(ResamplingHypers)

@@ -3,7 +3,8 @@
     groups -> rewards r_k of chunks                                tabulate_rewards
            -> A_k; of IPA, from G_k = r_k + gamma G_{k+1} (Eq 7)   credit_table
            -> samples -> packed minibatches, each with its Z       credited_samples, pack_all
-           -> log pi_old, log pi_prox, log pi_ref of tokens        fill_old_logp
+           -> log pi_old, log pi_prox of tokens                    fill_old_logp
+           -> log pi_ref, of the most probable tokens, too         with_reference
            -> A_t = sum_l (gamma lam)^l delta_{t+l} by critics     credit_by_critics
            -> A_t f_t where A_t > 0, by attention                  amplify_by_attention
            -> policy, by the gradient of (1/Z) sum_t L_t, once
@@ -33,11 +34,9 @@ from ale_jax.data.replay import Group
 from ale_jax.learn.attention_credit import amplify_by_attention
 from ale_jax.learn.credit import RewardTable, credit_table, credited_samples, tabulate_rewards
 from ale_jax.learn.critics import learn_values
-from ale_jax.learn.old_policies import (
-    divergence_from_reference,
-    fill_old_logp,
-    with_reference,
-)
+from ale_jax.learn.old_policies import fill_old_logp
+from ale_jax.learn.reference import divergence_from_reference, with_reference
+from ale_jax.learn.scores import Scores
 from ale_jax.learn.speed import Stopwatch
 from ale_jax.learn.step import TokenUpdate
 from ale_jax.learn.token_credit import (
@@ -80,8 +79,11 @@ class Programs(Protocol):
     def begin_step(self, *, version: int) -> None:
         """Keeps the present weights under this version, and begins a list of `token_updates`."""
 
-    def logp(self, batches: Sequence[Batch], *, weights: int | str) -> list[np.ndarray]:
-        """Returns log pi of each policy token, float32 [B, T]."""
+    def logp(self, batches: Sequence[Batch], *, weights: int) -> list[np.ndarray]:
+        """Returns log pi of each policy token, float32 [B, T]. weights: their version."""
+
+    def reference(self, batches: Sequence[Batch]) -> list[Scores]:
+        """Returns what the reference policy makes of the tokens."""
 
     def values(self, batches: Sequence[Batch]) -> list[Sequence[np.ndarray]]:
         """Returns V(s_t) of each critic, float32 [B, T]."""
@@ -204,6 +206,8 @@ class Learner:
         learn = options.learn
         step = assemble(groups, options.algo, learn, imitated, learn.minibatches)
         batches = fill_old_logp(step.batches, options.algo, version, self.logp)
+        if options.algo.loss.kl_weight:
+            batches = with_reference(batches, self._reference)
         divergence = self._divergence(batches, step.sampled)
         batches, figures = self._credit_tokens(batches, step.table.tag_G, version)
         figures |= divergence
@@ -229,10 +233,13 @@ class Learner:
         denominator = float(some.loss_denominator)
         return self._programs.update(step.batches[some.batches], loss_denominator=denominator)
 
-    def logp(self, weights: int | str, batch: Batch) -> np.ndarray:
+    def logp(self, weights: int, batch: Batch) -> np.ndarray:
         """Returns the log-probability of each policy token, float32 [B, T]; 0 elsewhere. weights: a
-        version that the trainer keeps, or REFERENCE."""
+        version that the trainer keeps."""
         return self._programs.logp([batch], weights=weights)[0]
+
+    def _reference(self, batches: Sequence[Batch]) -> list[Scores]:
+        return self._programs.reference(batches)
 
     def _divergence(self, batches: list[Batch], sampled: Sequence[Sample]) -> dict[str, float]:
         """Returns the divergence from the reference over all that was sampled, if it is wanted."""
@@ -240,7 +247,7 @@ class Learner:
         if not loss.reads_reference:
             return {}
         if loss.kl_weight == 0.0:  # or else `batches` hold all of it, and have been filled
-            batches = [with_reference(batch, self.logp) for batch in pack_all(sampled, shape)]
+            batches = with_reference(pack_all(sampled, shape), self._reference)
         return divergence_from_reference(batches)
 
     def learning_rate(self) -> float:

@@ -1,64 +1,24 @@
 """Log-probabilities of a step's tokens under the policies that the step does not update.
 
-These are pi_old, which generated the token; the proximal policy, with which the step starts; and
-the reference policy. docs/pi_old.md explains why the first two differ. They are recomputed by the
-learner's forward pass instead of taken from the engine's records.
-
-The reference policy is the policy after the warm start. It is kept on disk beside the checkpoints.
-Only the weights that are trained are stored: with adapters, only the adapters.
+These are pi_old, which generated the token, and the proximal policy, with which the step starts;
+docs/pi_old.md explains why they differ. They are recomputed by the learner's forward pass instead
+of taken from the engine's records.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import shutil
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 
 from ale_jax.config.algo import AlgoConfig
-from ale_jax.config.architecture import PolicyShape
-from ale_jax.config.model import FLOAT32, Compute
-from ale_jax.learn.checkpoint import Checkpoints, Lease, StateFiles
-from ale_jax.learn.rows import own_rows, to_device, with_rows
-from ale_jax.learn.step import forward
-from ale_jax.model.compute import EXACT
 from ale_jax.model.params import Params
 from ale_jax.records import Batch
 
-# (weights, batch) -> log-probability of each policy token, float32 [B, T]; 0 elsewhere
-Logp = Callable[[Params, Batch], np.ndarray]
-
-
-def make_logp(policy: PolicyShape, mesh: Mesh, compute: Compute = FLOAT32) -> Logp:
-    """Makes a function that runs one forward pass per call. It returns the rows of this process."""
-
-    def logp(params: Params, batch: Batch) -> np.ndarray:
-        with jax.set_mesh(mesh):
-            return own_rows(_logp(params, to_device(batch, mesh), policy, compute))
-
-    return logp
-
-
-# Defined at module level, so that all callers with batches of one shape share one compilation.
-@functools.partial(jax.jit, static_argnames=("policy", "compute"), compiler_options=EXACT)
-def _logp(
-    params: Params, arrays: dict[str, jax.Array], policy: PolicyShape, compute: Compute
-) -> jax.Array:
-    logp_BT = forward(params, arrays, policy, compute)[0].logp_BT
-    return with_rows(jnp.where(arrays["chunk_BT"] >= 0, logp_BT, 0.0))
-
-
-REFERENCE = "reference"
-
-# (version of the weights, or REFERENCE; batch) -> as of `Logp`
-LogpUnder = Callable[[int | str, Batch], np.ndarray]
+# (version of the weights, batch) -> log-probability of each policy token, float32 [B, T]; 0
+# elsewhere
+LogpUnder = Callable[[int, Batch], np.ndarray]
 
 
 class WeightHistory:
@@ -101,8 +61,8 @@ def generating_logp(batch: Batch, logp: LogpUnder) -> np.ndarray:
 def fill_old_logp(
     batches: Sequence[Batch], algo: AlgoConfig, version: int, logp: LogpUnder
 ) -> list[Batch]:
-    """Fills in those of logp_old_BT, logp_prox_BT and logp_ref_BT that `algo` reads. version: of
-    the weights that the step starts from."""
+    """Fills in those of logp_old_BT and logp_prox_BT that `algo` reads. version: of the weights
+    that the step starts from."""
 
     def fill(batch: Batch) -> Batch:
         found = {}
@@ -112,65 +72,6 @@ def fill_old_logp(
             found["logp_old_BT"] = logp(version, batch)
         if algo.loss.kind == "decoupled_ppo":
             found["logp_prox_BT"] = logp(version, batch)
-        filled = dataclasses.replace(batch, **found)
-        return with_reference(filled, logp) if algo.loss.kl_weight > 0 else filled
+        return dataclasses.replace(batch, **found)
 
     return [fill(batch) for batch in batches]
-
-
-def with_reference(batch: Batch, logp: LogpUnder) -> Batch:
-    """Fills in logp_ref_BT."""
-    return dataclasses.replace(batch, logp_ref_BT=logp(REFERENCE, batch))
-
-
-def divergence_from_reference(batches: Sequence[Batch]) -> dict[str, float]:
-    """Returns kl, the mean of log mu - log ref over the policy tokens of batches that have
-    logp_ref_BT, in nats; {} without tokens.
-
-    mu is the distribution that a token was sampled from. So this estimates KL(mu || ref) without
-    bias, however old the tokens are.
-    """
-    gaps = [np.zeros(0, np.float32)]
-    for batch in batches:
-        assert batch.logp_ref_BT is not None, "fill it in first"
-        gaps.append((batch.logp_mu_BT - batch.logp_ref_BT)[batch.chunk_BT >= 0])
-    gap_U = np.concatenate(gaps)
-    return {"kl": float(gap_U.mean(dtype=np.float64))} if len(gap_U) else {}
-
-
-REFERENCE_DIR = "reference"
-
-
-def save_reference(
-    run: Path,
-    weights: Any,
-    record: Callable[..., None],
-    files: StateFiles | None = None,
-    lease: Lease | None = None,
-) -> None:
-    """Writes the reference policy to the run's folder, replacing that of an interrupted start.
-
-    weights: those that are trained, as `files` takes a state. lease: of the run.
-    """
-    shutil.rmtree(run / REFERENCE_DIR, ignore_errors=True)
-    with Checkpoints(run / REFERENCE_DIR, 1, record, files, lease) as store:
-        store.save(0, weights, {})
-
-
-def load_reference(
-    run: Path, target: Any, record: Callable[..., None], files: StateFiles | None = None
-) -> Any:
-    """Returns the trained weights of the reference policy, as `files` reads a state like `target`.
-
-    Raises:
-      ValueError: it is missing or damaged.
-    """
-    with Checkpoints(run / REFERENCE_DIR, 1, record, files) as store:
-        found = store.restore_latest(target)
-    if found is None:
-        raise ValueError(
-            f"the reference policy {run / REFERENCE_DIR} is missing or damaged, but "
-            "algo.loss.kl_weight or measure_kl asks for it: restore the folder, or start over with "
-            "--overwrite"
-        )
-    return found[1]

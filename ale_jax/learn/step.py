@@ -29,7 +29,7 @@ from ale_jax.model.guides import SamplingMasks
 from ale_jax.model.lora import trained, with_trained
 from ale_jax.model.moe import RouterSums, balancing_loss, router_sums
 from ale_jax.model.params import Params
-from ale_jax.model.policy import TokenScores, hidden_states, score_tokens
+from ale_jax.model.policy import Asked, TokenScores, hidden_states, score_tokens
 from ale_jax.model.sharding import batch_sharding
 from ale_jax.records import Batch, Trajectory
 
@@ -50,6 +50,8 @@ def make_loss(algo: AlgoConfig, chunks_per_pack: int) -> LossFn:
     def loss_fn(
         scores: TokenScores, arrays: dict[str, jax.Array], loss_denominator: jax.Array
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        if scores.logp_top_BTk is not None:
+            arrays = arrays | {"logp_top_BTk": scores.logp_top_BTk}
         return policy_loss(
             scores.logp_BT,
             scores.entropy_BT,
@@ -91,10 +93,14 @@ class ModelSpec:
 
 
 def forward(
-    params: Params, batch: dict[str, jax.Array], shape: PolicyShape, compute: Compute = FLOAT32
+    params: Params,
+    batch: dict[str, jax.Array],
+    shape: PolicyShape,
+    compute: Compute = FLOAT32,
+    top: int = 0,
 ) -> tuple[TokenScores, RouterSums | None]:
     """Scores every token of a packed batch, and returns the scores and the router's statistics
-    (None for a dense policy)."""
+    (None for a dense policy). top: as in `Asked`."""
     tokens_BT, position_BT, segment_BT = (
         batch["tokens_BT"],
         batch["position_BT"],
@@ -106,15 +112,8 @@ def forward(
     masks = None
     if batch.get("mask_id_BT") is not None:
         masks = SamplingMasks(batch["mask_id_BT"], batch["mask_BIw"])
-    scores = score_tokens(
-        params,
-        tokens_BT,
-        hidden_BTD,
-        position_BT,
-        masks,
-        batch.get("temperature_BT"),
-        shape.logit_cap,
-    )
+    asked = Asked(masks, batch.get("temperature_BT"), batch.get("top_id_BTk"), top)
+    scores = score_tokens(params, tokens_BT, hidden_BTD, position_BT, asked, shape.logit_cap)
     if not stats:
         return scores, None
     return scores, router_sums(stats, segment_BT.reshape(-1) > 0, shape)

@@ -4,7 +4,7 @@ the values of a critic."""
 from __future__ import annotations
 
 import dataclasses
-import functools
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -159,12 +159,15 @@ class TokenScores(NamedTuple):
     float32.
 
     logp_BT: log-probability. entropy_BT: entropy of the distribution that it was drawn from.
-    best_BT: whether no token was more probable.
+    best_BT: whether no token was more probable. top_id_BTk, logp_top_BTk: of k tokens in its place;
+    None if they were not asked for.
     """
 
     logp_BT: jax.Array
     entropy_BT: jax.Array
     best_BT: jax.Array
+    top_id_BTk: jax.Array | None = None
+    logp_top_BTk: jax.Array | None = None
 
 
 def logits(params: Params, hidden_BTD: jax.Array, cap: float = 0.0) -> jax.Array:
@@ -182,17 +185,29 @@ def _head_name(params: Params) -> str:
     return "head_DV" if "head_DV" in params else "embed_VD"
 
 
+class Asked(NamedTuple):
+    """How tokens were drawn, and what is asked of the distributions that they were drawn from.
+
+    temperature_BT: None: 1. top: the log-probabilities of as many of the most probable tokens, or,
+    if they are given, of the tokens top_id_BTk.
+    """
+
+    masks: SamplingMasks | None = None
+    temperature_BT: jax.Array | None = None
+    top_id_BTk: jax.Array | None = None
+    top: int = 0
+
+
 def score_tokens(
     params: Params,
     tokens_BT: jax.Array,
     hidden_BTD: jax.Array,
     position_BT: jax.Array,
-    masks: SamplingMasks | None = None,
-    temperature_BT: jax.Array | None = None,
+    asked: Asked = Asked(),  # noqa: B008 (it has no state)
     cap: float = 0.0,
 ) -> TokenScores:
     """Scores every token under the hidden state just before it, in the distribution that it was
-    drawn from: at its temperature (None: 1), among the tokens that could be drawn in its place.
+    drawn from: at its temperature, among the tokens that could be drawn in its place.
     cap: the shape's `logit_cap`.
 
     A scan over blocks of SCORE_BLOCK tokens: the logits of one block are in memory at a time, and
@@ -200,7 +215,7 @@ def score_tokens(
     exchanged.
     """
     name = _head_name(params)
-    score = functools.partial(_score_rows, cap=cap)
+    score = partial(_score_rows, top=asked.top, cap=cap)
     mesh = jax.sharding.get_abstract_mesh()
     rows = () if mesh.empty else row_axes(len(tokens_BT), mesh)
     if rows:
@@ -209,11 +224,12 @@ def score_tokens(
         score = jax.shard_map(
             score,
             axis_names=set(rows),
-            in_specs=(PartitionSpec(), *[PartitionSpec(rows)] * 5),
+            in_specs=(PartitionSpec(), *[PartitionSpec(rows)] * 6),
             out_specs=PartitionSpec(rows),
             check_vma=False,
         )
-    return score({name: params[name]}, tokens_BT, hidden_BTD, position_BT, masks, temperature_BT)
+    head = {name: params[name]}
+    return score(head, tokens_BT, hidden_BTD, position_BT, *asked[:3])
 
 
 def _score_rows(
@@ -223,11 +239,14 @@ def _score_rows(
     position_BT: jax.Array,
     masks: SamplingMasks | None,
     temperature_BT: jax.Array | None,
+    top_id_BTk: jax.Array | None,
+    *,
+    top: int,
     cap: float,
 ) -> TokenScores:
     @jax.checkpoint
     def score_block(_, block):
-        hidden_BtD, target_Bt, mask_id_Bt, factor_Bt = block
+        hidden_BtD, target_Bt, mask_id_Bt, factor_Bt, top_id_Btk = block
         logits_BtV = logits(head, hidden_BtD, cap)
         if factor_Bt is not None:
             logits_BtV *= factor_Bt[..., None]
@@ -239,7 +258,14 @@ def _score_rows(
         log_prob_BtV = logits_BtV - total_Bt[..., None]
         entropy_Bt = -(jnp.exp(log_prob_BtV) * log_prob_BtV).sum(axis=-1)
         best_Bt = target_logit_Bt >= logits_BtV.max(axis=-1)
-        return None, (target_logit_Bt - total_Bt, entropy_Bt, best_Bt)
+        logp_top_Btk = None
+        if top_id_Btk is not None:
+            logp_top_Btk = jnp.take_along_axis(log_prob_BtV, top_id_Btk, axis=-1)
+        elif top:
+            most = min(top, log_prob_BtV.shape[-1])
+            logp_top_Btk, top_id_Btk = jax.lax.top_k(log_prob_BtV, most)
+        logp_Bt = target_logit_Bt - total_Bt
+        return None, TokenScores(logp_Bt, entropy_Bt, best_Bt, top_id_Btk, logp_top_Btk)
 
     B, T = tokens_BT.shape
     blocks = -(-B * T // SCORE_BLOCK)
@@ -247,16 +273,18 @@ def _score_rows(
     # Factors and not divisors, as the last block is padded with zeros.
     factor_BT = None if temperature_BT is None else 1.0 / temperature_BT
     of_next = jax.tree.map(
-        lambda x_BT: jnp.roll(x_BT, -1, axis=1), (tokens_BT, mask_id_BT, factor_BT)
+        lambda x_BT: jnp.roll(x_BT, -1, axis=1), (tokens_BT, mask_id_BT, factor_BT, top_id_BTk)
     )
     inputs = jax.tree.map(lambda x_BT: _in_blocks(x_BT, blocks), (hidden_BTD, *of_next))
     _, scores = jax.lax.scan(score_block, None, inputs)
 
     def align(x_ZBt):
-        x_BT = jnp.moveaxis(x_ZBt, 0, 2).reshape(B, -1)[:, :T]
-        return jnp.where(position_BT > 0, jnp.roll(x_BT, 1, axis=1), 0)
+        rest = x_ZBt.shape[3:]
+        x_BT = jnp.moveaxis(x_ZBt, 0, 2).reshape(B, -1, *rest)[:, :T]
+        follows_BT = (position_BT > 0).reshape(B, T, *[1] * len(rest))
+        return jnp.where(follows_BT, jnp.roll(x_BT, 1, axis=1), 0)
 
-    return TokenScores(*map(align, scores))
+    return jax.tree.map(align, scores)
 
 
 def _in_blocks(x_BT: jax.Array, blocks: int) -> jax.Array:

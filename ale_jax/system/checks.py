@@ -29,6 +29,7 @@ from ale_jax.sandbox.egress.uplink import DIRECT
 from ale_jax.system.plan import make_plan
 from ale_jax.system.sources import check_sources, with_other_weights, with_sources
 from ale_jax.system.task_checks import check_tasks, needs_sandbox
+from ale_jax.system.teacher import check_distillation
 from ale_jax.system.workdir import CHECKPOINTS_DIR
 from ale_jax.worlds.schedule import Schedule
 
@@ -108,6 +109,7 @@ def check_sections(config: RunConfig) -> None:
                 "learning, which only rl_optimizer follows: set it to 0.0"
             )
     _check_external_agent(config)
+    check_distillation(config)
     uplink = config.rollout.uplink
     if uplink != DIRECT and config.sandbox.network.mode == "none":
         raise ValueError(

@@ -12,7 +12,7 @@ from ale_jax.data.journal import JOURNAL_DIR, Journal
 from ale_jax.data.replay import DroppedGroup
 from ale_jax.errors import RolloutsFailed
 from ale_jax.learn.checkpoint import Checkpoints
-from ale_jax.learn.old_policies import REFERENCE, load_reference
+from ale_jax.learn.reference import REFERENCE, load_reference
 from ale_jax.learn.step import logp_diff_limit
 from ale_jax.monitor.evaluations import (
     FINAL,
@@ -203,7 +203,9 @@ class Run:
         resampler = open_resampler(self.setting, self.start, scheduler, logger)
         before = processes.traffic()
         logger.progress.phase(config.algo.name, config.rl.steps, cursor.step)
-        if config.algo.loss.reads_reference:
+        if config.teacher.weights:
+            self.start.trainer.open_teacher()
+        elif config.algo.loss.reads_reference:
             record, files = logger.events.record, self.setting.files
             load_reference(self.setting.path, REFERENCE, record, files)
         learner = self.start.trainer.make_learner()

@@ -42,6 +42,7 @@ from ale_jax.model.sharding import (
     param_shardings,
 )
 from ale_jax.model.weights.shape import policy_shape
+from ale_jax.system.teacher import teacher_bytes
 
 GIB = 1 << 30
 
@@ -104,12 +105,13 @@ def _memory_of(device: jax.Device) -> int:
 
 
 def _needs(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> list[Need]:
-    """The needs at the moment of peak use. It is either while a step is computed, or when the
-    sampler is given the next version's weights while it still holds its own."""
-    always, computing, publishing = (
-        list(part(config, policy, mesh)) for part in (_always, _computing, _publishing)
+    """The needs at the moment of peak use. It is while a teacher's weights are there that do not
+    stay, while a step is computed, or when the sampler is given the next version's weights while it
+    still holds its own."""
+    always, *others = (
+        list(part(config, policy, mesh)) for part in (_always, _scoring, _computing, _publishing)
     )
-    return always + max(computing, publishing, key=_total)
+    return always + max(others, key=_total)
 
 
 def _always(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
@@ -119,7 +121,9 @@ def _always(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Itera
         older = StalenessGate(config.rl.alpha, config.rl.groups_per_step).max_age
         if older:
             yield Need("weights of older versions, for pi_old", older * _bytes(moved))
-    if config.algo.loss.reads_reference:
+    if config.teacher.stays and (teacher := teacher_bytes(config, policy, mesh)):
+        yield Need("weights of the teacher", teacher)
+    if config.algo.loss.reads_reference and not config.teacher.weights:
         yield Need("weights of the reference", _bytes(moved))
     optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
     moments = jax.eval_shape(optimizer.init, moved)
@@ -142,6 +146,11 @@ def _always(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Itera
     yield Need("pages on their way to the host or back", cache * swapped // each.pages)
     guides = guides_bytes(policy, config.engine.max_sequences, config.engine.decode_steps)
     yield Need("what guides the sampler's tokens", guides)
+
+
+def _scoring(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
+    if not config.teacher.stays:
+        yield Need("weights of the teacher", teacher_bytes(config, policy, mesh))
 
 
 def _computing(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:

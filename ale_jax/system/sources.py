@@ -13,6 +13,8 @@ from ale_jax.model.template_settings import checked_date
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.hub import is_name, pinned
 from ale_jax.model.weights.load import open_checkpoint, read_shape
+from ale_jax.model.weights.shape import policy_shape
+from ale_jax.system.teacher import check_teacher, teacher_shape
 
 
 def with_sources(
@@ -32,8 +34,13 @@ def with_sources(
     known = recorded or RunConfig()
     path = _commit(config.tokenizer.path, known.tokenizer.path)
     weights = _commit(config.weights, known.weights)
-    tokenizer = dataclasses.replace(config.tokenizer, path=path)
-    config = dataclasses.replace(config, weights=weights, tokenizer=tokenizer)
+    teacher = _commit(config.teacher.weights, known.teacher.weights)
+    config = dataclasses.replace(
+        config,
+        weights=weights,
+        tokenizer=dataclasses.replace(config.tokenizer, path=path),
+        teacher=dataclasses.replace(config.teacher, weights=teacher),
+    )
     if not weights:
         return config
     if weights == known.weights:
@@ -44,7 +51,7 @@ def with_sources(
         model, size = ModelConfig.nearest(shape), shape.vocab_size
         architecture = "" if model.describes(shape) else shape.source
     _refuse(weights, [*_differences(config, model, given), *_size(config, size, given)])
-    tokenizer = dataclasses.replace(tokenizer, vocab_size=size)
+    tokenizer = dataclasses.replace(config.tokenizer, vocab_size=size)
     return dataclasses.replace(config, model=model, tokenizer=tokenizer, architecture=architecture)
 
 
@@ -71,6 +78,15 @@ def check_sources(config: RunConfig, fetch: bool = True) -> None:
     tokenizer = given_tokenizer(config)
     if config.weights and tokenizer:
         tokenizer.check_fits(config.tokenizer.vocab_size)
+    if config.teacher.weights:
+        teacher_shape(config, policy_shape(config, config.tokenizer.vocab_size).vocab_size)
+        source = config.tokenizer.path or config.weights
+        if not source:
+            raise ValueError(
+                "the run trains its own tokenizer, which no teacher has: set "
+                f"config.tokenizer.path to {config.teacher.weights}"
+            )
+        check_teacher(config, source)
 
 
 def given_tokenizer(config: RunConfig) -> ChatTokenizer | None:

@@ -13,7 +13,7 @@ from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.run import RunConfig
 from ale_jax.data.experts import Expert
 from ale_jax.learn.checkpoint import Checkpoints
-from ale_jax.learn.old_policies import REFERENCE, save_reference
+from ale_jax.learn.reference import REFERENCE, save_reference
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.shape import policy_shape
@@ -39,6 +39,7 @@ from ale_jax.system.sources import given_tokenizer
 from ale_jax.system.stopping import StopSignals
 from ale_jax.system.task_checks import needs_sandbox
 from ale_jax.system.tasks import Cursor
+from ale_jax.system.teacher import check_teacher
 from ale_jax.system.trainer import STATE, Trainer, TrainerFiles
 from ale_jax.system.warm_start import warm_start
 from ale_jax.system.workdir import Workdir
@@ -75,6 +76,8 @@ class Setting:
     def make_trainer(self, tokenizer: ChatTokenizer) -> Trainer:
         """Returns the trainer of every process, of this one."""
         policy = self.policy(tokenizer)
+        if self.config.teacher.weights:
+            check_teacher(self.config, self.tokenizer_folder)
         rows = self.config.learn.microbatch_rows
         self.processes.begin(tokenizer.vocab_size, self.mesh, rows)
         self.files.trainer = Trainer(self.config, policy, self.mesh, self.processes)
@@ -251,9 +254,10 @@ def _prefer(
 
 
 def keep_reference(setting: Setting, logger: RunLogger) -> None:
-    """Stores the reference policy if the divergence from it is trained or measured. Later
-    checkpoints do not contain it, as they hold later weights."""
-    if setting.config.algo.loss.reads_reference:
+    """Stores the reference policy if the divergence from it is trained or measured, and there is no
+    teacher. Later checkpoints do not contain it, as they hold later weights."""
+    config = setting.config
+    if config.algo.loss.reads_reference and not config.teacher.weights:
         record, lease = logger.events.record, setting.workdir.lease
         save_reference(setting.path, REFERENCE, record, setting.files, lease)
 

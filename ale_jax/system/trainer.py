@@ -28,9 +28,11 @@ from ale_jax.learn.checkpoint import OrbaxFiles
 from ale_jax.learn.critics import Critics
 from ale_jax.learn.learner import Learner, LearnerOptions
 from ale_jax.learn.manifest import Digests
-from ale_jax.learn.old_policies import REFERENCE, WeightHistory, make_logp
+from ale_jax.learn.old_policies import WeightHistory
+from ale_jax.learn.reference import REFERENCE, Reference
 from ale_jax.learn.rows import own_rows
 from ale_jax.learn.schedule import begin_decay
+from ale_jax.learn.scores import Scores, make_logp, make_score
 from ale_jax.learn.speed import speed
 from ale_jax.learn.state import TrainState, WholeState, begin, last_rate, make_optimizer
 from ale_jax.learn.step import Metrics, ModelSpec, TokenUpdate, make_loss, make_train_step
@@ -42,6 +44,7 @@ from ale_jax.records import Batch
 from ale_jax.system.hosts.commands import Alone, Processes, command
 from ale_jax.system.preferences import make_preference_step
 from ale_jax.system.states import abstract_whole, first_state
+from ale_jax.system.teacher import open_teacher
 from ale_jax.system.warm_start import make_nll, make_probability, make_supervised_step
 
 STATE = "state"
@@ -75,7 +78,7 @@ class Trainer:
         self._logp = make_logp(policy, mesh, learn)
         gate = StalenessGate(config.rl.alpha, config.rl.groups_per_step)
         self._history = WeightHistory(gate.max_age if algo.old_logp == "generating" else 0)
-        self._reference: Params | None = None
+        self._reference: Reference | None = None
         stored_as, devices = config.engine.weights, config.rollout.devices_per_engine
         self._sampling_copy = SamplingCopy(policy, learn, mesh, stored_as, devices)
         self._published: tuple[list[Params], int] | None = None
@@ -200,15 +203,21 @@ class Trainer:
         self._history.keep(version, self.begun.params)
 
     @command(rows=True)
-    def logp(self, batches: Sequence[Any], weights: int | str) -> list[np.ndarray]:
+    def logp(self, batches: Sequence[Any], weights: int) -> list[np.ndarray]:
         """Returns the log-probability of each policy token, float32 [B, T] for each batch; 0
-        elsewhere. weights: a version, or REFERENCE."""
-        if isinstance(weights, str):
-            assert weights == REFERENCE and self._reference is not None, "read the reference first"
-            params = self._reference
-        else:
-            params = self._history[weights]
-        return [self._logp(params, batch) for batch in batches]
+        elsewhere. weights: their version."""
+        return [self._logp(self._history[weights], batch) for batch in batches]
+
+    @command(rows=True)
+    def reference(self, batches: Sequence[Any]) -> list[Scores]:
+        """Returns what the reference policy makes of the tokens of each batch."""
+        assert self._reference is not None, "read the reference first"
+        return self._reference.scores(batches)
+
+    @command()
+    def open_teacher(self) -> None:
+        """Has the config's teacher for a reference policy."""
+        self._reference = open_teacher(self.config, self.policy, self.mesh)
 
     @command(rows=True)
     def values(self, batches: Sequence[Any]) -> list[list[np.ndarray]]:
@@ -290,7 +299,10 @@ class Trainer:
         """Takes over what `write` wrote: continues with it, or has it for a reference policy."""
         if what == REFERENCE:
             found = self.files.read(Path(folder), trained(self.begun.params))
-            self._reference = with_trained(self.begun.params, found)
+            params = with_trained(self.begun.params, found)
+            top = self.config.algo.loss.kl_top
+            score = make_score(self.policy, self.mesh, self.model.compute, top)
+            self._reference = Reference(lambda: params, score)
             return
         whole = self.files.read(Path(folder), self.whole)
         self.state = whole.policy

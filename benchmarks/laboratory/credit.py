@@ -27,7 +27,8 @@ from ale_jax.algo.values import (
     over_chunks,
     turn_gae,
 )
-from ale_jax.config.algo import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
+from ale_jax.config.algo import AdvantageHypers, AlgoConfig, MismatchHypers
+from ale_jax.config.loss import LossHypers
 from ale_jax.configs.algorithms import critics, named
 from benchmarks.laboratory.world import Played, Regime, Size
 

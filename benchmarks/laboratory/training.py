@@ -12,7 +12,8 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ale_jax.algo.policy_loss import policy_loss
-from ale_jax.config.algo import AlgoConfig, LossHypers
+from ale_jax.config.algo import AlgoConfig
+from ale_jax.config.loss import LossHypers
 from benchmarks.laboratory.credit import (
     Arm,
     Rows,

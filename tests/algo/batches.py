@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 from ale_jax.algo.policy_loss import policy_loss
-from ale_jax.config.algo import AGGREGATIONS, LEVELS, LossHypers, MismatchHypers
+from ale_jax.config.algo import MismatchHypers
+from ale_jax.config.loss import AGGREGATIONS, LEVELS, LossHypers
 
 LN2 = math.log(2.0)
 IPA = LossHypers("topr", "chunk", ratio_cap=1.0)

@@ -5,7 +5,8 @@ import math
 
 import pytest
 
-from ale_jax.config.algo import LOSSES, AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
+from ale_jax.config.algo import AdvantageHypers, AlgoConfig, MismatchHypers
+from ale_jax.config.loss import LOSSES, LossHypers
 from ale_jax.config.refusals import REFUSALS
 from tests.rows import each_row
 
@@ -33,6 +34,7 @@ def changed(**changes):
 
 DECOUPLED = LossHypers("decoupled_ppo", clip_low=0.2, clip_high=0.2, ratio_cap=2.0)
 VANILLA = {"loss": LossHypers("vanilla")}
+DISTILLED = {"loss": LossHypers("none", kl_weight=1.0, kl_estimator="k2")}
 CHUNK_RETURN = {"advantage__estimator": "chunk_return", "advantage__std": "none"}
 # One per row of REFUSALS, in its order: what breaks it, what mends it.
 ROWS = [
@@ -94,6 +96,22 @@ ROWS = [
         {"loss__aggregation": "constant", "loss__constant_tokens": 9},
     ),
     ({"loss__kl_weight": 0.1}, {"loss__kl_weight": 0.1, "loss__kl_estimator": "k3"}),
+    (
+        {"loss__kl_weight": 0.1, "loss__kl_estimator": "forward"},
+        {"loss__kl_weight": 0.1, "loss__kl_estimator": "forward", "loss__kl_top": 4},
+    ),
+    (
+        {"loss": LossHypers("none")},
+        {"loss": LossHypers("none", kl_weight=1.0, kl_estimator="k2")},
+    ),
+    (
+        {"advantage": AdvantageHypers("token_return", "none", "none")} | DISTILLED,
+        {"advantage": AdvantageHypers("outcome", "none", "none")} | DISTILLED,
+    ),
+    (
+        {"loss": dataclasses.replace(DISTILLED["loss"], negative_weight=0.1)},
+        DISTILLED,
+    ),
     (
         {"loss__kl_weight": 0.1, "loss__kl_estimator": "k1"},
         {"loss__kl_weight": 0.1, "loss__kl_estimator": "k2"},

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ale_jax.algo.losses import observation_mask
-from ale_jax.config.algo import AGGREGATIONS, LossHypers
+from ale_jax.config.loss import AGGREGATIONS, LossHypers
 from tests.algo.batches import (
     AT_LEVELS,
     IPA,

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ale_jax.algo.divergence import MAX_K3, divergence
-from ale_jax.config.algo import LossHypers, MismatchHypers
+from ale_jax.algo.divergence import MAX_K3, distribution_divergence, divergence
+from ale_jax.config.algo import MismatchHypers
+from ale_jax.config.loss import LossHypers
 from tests.algo.batches import LN2, f32, loss_and_grad, make_batch
 
 
@@ -17,6 +18,43 @@ def test_divergences_by_hand():
     np.testing.assert_allclose(
         divergence(logp, ref, "k3"), [[2 - 1 - LN2, 0.5 - 1 + LN2]], rtol=1e-5
     )
+
+
+@pytest.mark.parametrize("top", [2, 5, 8])
+@pytest.mark.parametrize("estimator", ["reverse", "forward"])
+def test_of_distributions_all_other_tokens_count_as_one(estimator, top):
+    """Against sums in double precision over the reference's most probable tokens and the rest; the
+    whole vocabulary gives the whole divergence, and fewer tokens never more."""
+    logit_V, ref_V = np.random.default_rng(0).normal(size=(2, 8)) * 1.5
+    ids = np.argsort(-ref_V)[:top]
+
+    def merged(logit_V):
+        p_V = np.exp(logit_V) / np.exp(logit_V).sum()
+        parts = [p_V[ids], [] if top == 8 else [1 - p_V[ids].sum()]]
+        return np.concatenate(parts)
+
+    def expected(logit_V):
+        one, other = merged(logit_V), merged(ref_V)
+        one, other = (one, other) if estimator == "reverse" else (other, one)
+        return (one * np.log(one / other)).sum()
+
+    def found(logit_V):
+        logp = jax.nn.log_softmax(logit_V)[ids]
+        return distribution_divergence(logp, jax.nn.log_softmax(f32(ref_V))[ids], estimator)
+
+    value, slope_V = jax.value_and_grad(found)(f32(logit_V))
+    assert value == pytest.approx(expected(logit_V), abs=1e-5)
+    steps = np.eye(8) * 1e-5
+    numeric_V = [(expected(logit_V + e) - expected(logit_V - e)) / 2e-5 for e in steps]
+    np.testing.assert_allclose(slope_V, numeric_V, atol=1e-4)
+
+
+def test_a_token_that_a_mask_excludes_adds_nothing():
+    one, other = f32([-0.1, -1e30]), f32([-0.2, -1.0001e30])
+    for estimator in ("reverse", "forward"):
+        value, slope = jax.value_and_grad(distribution_divergence)(one, other, estimator)
+        short = distribution_divergence(one[:1], other[:1], estimator)
+        assert value == pytest.approx(float(short)) and np.isfinite(slope).all() and slope[1] == 0
 
 
 def test_what_the_gradients_of_the_divergences_are_in_the_mean():

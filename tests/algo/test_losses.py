@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ale_jax.algo.losses import TOKEN_LOSSES, Tokens, count_loss_denominator
-from ale_jax.config.algo import LossHypers
+from ale_jax.config.loss import LossHypers
 from ale_jax.records import Batch
 from tests.rows import each_row
 

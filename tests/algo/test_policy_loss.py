@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from ale_jax.algo.policy_loss import policy_loss, ratio_figures
-from ale_jax.config.algo import LossHypers, MismatchHypers
+from ale_jax.config.algo import MismatchHypers
+from ale_jax.config.loss import LossHypers
 from tests.algo.batches import (
     AGGREGATED,
     AT_LEVELS,

@@ -9,7 +9,8 @@ import pytest
 
 from ale_jax.algo import policy_loss
 from ale_jax.algo.ratio import exp_log_ratio, importance_weight, keep_mask, log_ratio
-from ale_jax.config.algo import LossHypers, MismatchHypers
+from ale_jax.config.algo import MismatchHypers
+from ale_jax.config.loss import LossHypers
 from tests.algo.batches import LN2, f32, loss_and_grad, make_batch
 from tests.rows import each_row
 

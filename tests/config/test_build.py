@@ -45,7 +45,7 @@ def test_every_field_is_reached_by_its_dotted_name():
         ("engine.prefill_tokens", (), "prefill_tokens () must be numbers in ascending order"),
         ("train_sampling.temperature", -1.0, "config.train_sampling: temperature -1.0"),
         ("rl.alpha", -0.5, "config.rl: alpha -0.5"),
-        ("algo.loss.kind", "pg", "config.algo.loss: kind 'pg' is unknown: choose one of vanilla"),
+        ("algo.loss.kind", "pg", "config.algo.loss: kind 'pg' is unknown: choose one of none"),
         ("algo.gamma", 0.0, "config.algo: gamma 0.0 must be in (0, 1]"),
         ("algo.loss.tau", 0.1, "config.algo.loss: tau 0.1 is not read by the loss topr"),
         ("rl.group_size", 0, "group_size 0 must be at least 1"),

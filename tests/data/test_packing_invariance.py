@@ -9,8 +9,9 @@ import pytest
 
 from ale_jax.algo.losses import count_loss_denominator
 from ale_jax.algo.policy_loss import policy_loss
-from ale_jax.config.algo import AGGREGATIONS, LossHypers, MismatchHypers
+from ale_jax.config.algo import MismatchHypers
 from ale_jax.config.learn import Shape
+from ale_jax.config.loss import AGGREGATIONS, LossHypers
 from ale_jax.data.packing import Sample, pack_all
 from tests.algo.batches import EVERY_LOSS
 from tests.data.make_trajectories import make_turn

@@ -6,8 +6,9 @@ import jax
 import numpy as np
 
 from ale_jax.algo.baselines import scale_token_advantages
-from ale_jax.config.algo import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
+from ale_jax.config.algo import AdvantageHypers, AlgoConfig, MismatchHypers
 from ale_jax.config.learn import Shape
+from ale_jax.config.loss import LossHypers
 from ale_jax.data.packing import Sample
 from ale_jax.data.replay import Group
 from ale_jax.learn import token_credit

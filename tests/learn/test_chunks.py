@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from ale_jax.algo.losses import observation_mask
-from ale_jax.config.algo import AdvantageHypers, AlgoConfig, LossHypers
+from ale_jax.config.algo import AdvantageHypers, AlgoConfig
 from ale_jax.config.credit import FILTERED, JUDGED, PENALISED, CreditHypers
 from ale_jax.config.learn import Shape
+from ale_jax.config.loss import LossHypers
 from ale_jax.data.replay import Group
 from ale_jax.learn.chunks import chunks_of
 from ale_jax.learn.learner import assemble

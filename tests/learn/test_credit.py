@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from ale_jax.algo.advantages import Credit
-from ale_jax.config.algo import AdvantageHypers, AlgoConfig, LossHypers
+from ale_jax.config.algo import AdvantageHypers, AlgoConfig
 from ale_jax.config.credit import CONVERSATION, EPISODE, CreditHypers
 from ale_jax.config.learn import Shape
+from ale_jax.config.loss import LossHypers
 from ale_jax.data.packing import pack_all
 from ale_jax.data.replay import Group
 from ale_jax.learn.credit import credited_samples, tabulate_rewards

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from ale_jax.config.algo import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
+from ale_jax.config.algo import AdvantageHypers, AlgoConfig, MismatchHypers
 from ale_jax.config.critics import SIZES, CriticsHypers
 from ale_jax.config.hardware import MeshShape
+from ale_jax.config.loss import LossHypers
 from ale_jax.config.model import FLOAT32, LoraShape
 from ale_jax.learn import critics as critics_module
 from ale_jax.learn.checkpoint import Checkpoints

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from ale_jax.algo.policy_loss import policy_loss
-from ale_jax.config.algo import LossHypers, MismatchHypers
+from ale_jax.config.algo import MismatchHypers
+from ale_jax.config.loss import LossHypers
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import SCORE_BLOCK, logits, score_tokens
 from tests.algo.batches import make_batch

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType
 
-from ale_jax.config.algo import LossHypers
 from ale_jax.config.hardware import MeshShape
 from ale_jax.config.learn import Shape
+from ale_jax.config.loss import LossHypers
 from ale_jax.learn.learner import assemble
 from ale_jax.learn.rows import to_device
 from ale_jax.learn.step import ModelSpec, gradient_function, make_loss

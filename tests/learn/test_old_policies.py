@@ -1,28 +1,18 @@
-"""pi_old at the version that wrote each token, pi_prox and the reference, by forward passes."""
+"""pi_old at the version that wrote each token, and pi_prox, by forward passes."""
 
 import dataclasses
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
-from ale_jax.config.algo import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
+from ale_jax.config.algo import AdvantageHypers, AlgoConfig, MismatchHypers
 from ale_jax.config.hardware import MeshShape
 from ale_jax.config.learn import Shape
-from ale_jax.config.model import LoraShape
+from ale_jax.config.loss import LossHypers
 from ale_jax.data.packing import Sample, pack
-from ale_jax.learn.old_policies import (
-    REFERENCE,
-    WeightHistory,
-    fill_old_logp,
-    generating_logp,
-    load_reference,
-    make_logp,
-    save_reference,
-)
-from ale_jax.learn.state import with_new_adapters
-from ale_jax.model.lora import trained, with_trained
+from ale_jax.learn.old_policies import WeightHistory, fill_old_logp, generating_logp
+from ale_jax.learn.scores import make_logp
 from ale_jax.model.params import init_params
 from ale_jax.model.sharding import make_mesh
 from tests.data.make_trajectories import make_turn
@@ -36,14 +26,7 @@ ALGO = AlgoConfig(
     1.0,
     "generating",
     AdvantageHypers("outcome", "group", "none"),
-    LossHypers(
-        "decoupled_ppo",
-        clip_low=0.2,
-        clip_high=0.2,
-        ratio_cap=2.0,
-        kl_weight=0.1,
-        kl_estimator="k2",
-    ),
+    LossHypers("decoupled_ppo", clip_low=0.2, clip_high=0.2, ratio_cap=2.0),
     MismatchHypers(),
 )
 
@@ -90,11 +73,11 @@ def test_the_history_is_bounded_and_knows_when_it_is_asked_too_much(batch, logp)
 
 
 def test_only_what_is_read_is_computed(batch, logp):
-    asked, by_name = [], {4: WEIGHTS[0], 5: WEIGHTS[1], 6: WEIGHTS[2], REFERENCE: WEIGHTS[0]}
+    asked = []
 
-    def counting(weights, batch):
-        asked.append(weights)
-        return logp(by_name[weights], batch)
+    def counting(version, batch):
+        asked.append(version)
+        return logp(WEIGHTS[version - 4], batch)
 
     def fill(algo):
         asked.clear()
@@ -102,45 +85,14 @@ def test_only_what_is_read_is_computed(batch, logp):
         return filled
 
     every = fill(ALGO)
-    assert asked == [4, 5, 6, 6, REFERENCE]  # three versions, the proximal, the reference
+    assert asked == [4, 5, 6, 6]  # three versions, and the proximal
     np.testing.assert_array_equal(every.logp_prox_BT, logp(WEIGHTS[2], batch))
-    np.testing.assert_array_equal(every.logp_ref_BT, logp(WEIGHTS[0], batch))
     assert not np.array_equal(every.logp_old_BT, batch.logp_old_BT)
 
     plain = dataclasses.replace(ALGO, loss=LossHypers("ppo", clip_low=0.2, clip_high=0.2))
     start = fill(dataclasses.replace(plain, old_logp="step"))
-    assert asked == [6] and start.logp_prox_BT is None and start.logp_ref_BT is None
+    assert asked == [6] and start.logp_prox_BT is None
     np.testing.assert_array_equal(start.logp_old_BT, logp(WEIGHTS[2], batch))
 
     recorded = fill(dataclasses.replace(plain, old_logp="sampler"))
     assert asked == [] and recorded.logp_old_BT is batch.logp_old_BT
-
-
-def nothing(*args, **fields):
-    pass
-
-
-def test_the_reference_outlives_the_process(tmp_path):
-    save_reference(tmp_path, trained(WEIGHTS[0]), nothing)
-    save_reference(tmp_path, trained(WEIGHTS[1]), nothing)  # the start before was interrupted
-    found = load_reference(tmp_path, trained(WEIGHTS[2]), nothing)
-    found = with_trained(WEIGHTS[2], found)
-    jax.tree.map(np.testing.assert_array_equal, found, WEIGHTS[1])
-
-
-def test_with_adapters_the_reference_is_their_values_alone(tmp_path):
-    lora = LoraShape(rank=2, alpha=4.0, targets=("q", "v"))
-    then, now = (
-        with_new_adapters(jax.random.key(seed), WEIGHTS[0], DENSE, lora, MESH) for seed in (7, 8)
-    )
-    save_reference(tmp_path, trained(then), nothing)
-    found = with_trained(now, load_reference(tmp_path, trained(now), nothing))
-    jax.tree.map(np.testing.assert_array_equal, found["adapters"], then["adapters"])
-    assert found["layers"] is now["layers"]
-    weights = sum(f.stat().st_size for f in Path(tmp_path).rglob("*") if f.is_file())
-    assert weights < sum(x.nbytes for x in jax.tree.leaves(now["layers"]))
-
-
-def test_a_reference_that_is_gone_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"reference is missing or damaged.*--overwrite"):
-        load_reference(tmp_path, trained(WEIGHTS[0]), nothing)

@@ -8,9 +8,10 @@ import pytest
 from jax.sharding import AxisType
 
 from ale_jax.algo.losses import count_loss_denominator
-from ale_jax.config.algo import AdvantageHypers, AlgoConfig, LossHypers, MismatchHypers
+from ale_jax.config.algo import AdvantageHypers, AlgoConfig, MismatchHypers
 from ale_jax.config.hardware import MeshShape
 from ale_jax.config.learn import Shape
+from ale_jax.config.loss import LossHypers
 from ale_jax.data.packing import Sample, pack_all
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec, make_loss, make_train_step

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from ale_jax.algo.policy_loss import policy_loss
-from ale_jax.config.algo import LossHypers, MismatchHypers
+from ale_jax.config.algo import MismatchHypers
 from ale_jax.config.engine import Sampling
 from ale_jax.config.hardware import MeshShape
 from ale_jax.config.learn import Shape
+from ale_jax.config.loss import LossHypers
 from ale_jax.data.packing import Sample, pack_all
 from ale_jax.learn.step import ModelSpec, gradient_function
 from ale_jax.model.params import init_params

@@ -16,8 +16,8 @@ from ale_jax.config.hardware import MeshShape
 from ale_jax.config.learn import Shape
 from ale_jax.config.optimizer import OptimizerHypers
 from ale_jax.data.packing import demonstration, pack_all
-from ale_jax.learn.old_policies import make_logp
 from ale_jax.learn.rows import to_device
+from ale_jax.learn.scores import make_logp
 from ale_jax.learn.state import begin, init_state, make_optimizer
 from ale_jax.learn.step import (
     ModelSpec,

@@ -11,7 +11,7 @@ import pytest
 from ale_jax.config.hardware import MeshShape
 from ale_jax.model.guides import SamplingMasks, packed, unpack
 from ale_jax.model.params import init_params
-from ale_jax.model.policy import SCORE_BLOCK, logits, score_tokens
+from ale_jax.model.policy import SCORE_BLOCK, Asked, logits, score_tokens
 from ale_jax.model.sharding import batch_sharding, make_mesh
 from ale_jax.records import FORCED, FREE
 from tests.model.shapes import DENSE, changed
@@ -73,11 +73,11 @@ def distribution(drawn):
     return logit_BTV - np.log(np.exp(logit_BTV).sum(-1, keepdims=True))
 
 
-def score(drawn, hidden_BTD=None):
+def score(drawn, hidden_BTD=None, **asked):
     """As they were drawn."""
     hidden_BTD = drawn.hidden_BTD if hidden_BTD is None else hidden_BTD
-    how = drawn.masks, jnp.asarray(drawn.temperature_BT)
-    return score_tokens(PARAMS, drawn.tokens_BT, hidden_BTD, POSITION_BT, *how)
+    how = Asked(drawn.masks, jnp.asarray(drawn.temperature_BT), **asked)
+    return score_tokens(PARAMS, drawn.tokens_BT, hidden_BTD, POSITION_BT, how)
 
 
 def of_tokens(x_BTV, drawn):
@@ -108,9 +108,9 @@ def test_scores_are_those_of_the_tokens_that_were_allowed(drawn):
 
 def test_a_forced_token_is_certain_and_a_free_one_is_as_without_masks(drawn):
     of_all = PARAMS, drawn.tokens_BT, drawn.hidden_BTD, POSITION_BT
-    found, plain = score_tokens(*of_all, drawn.masks), score_tokens(*of_all)
+    found, plain = score_tokens(*of_all, Asked(drawn.masks)), score_tokens(*of_all)
     forced_BT, free_BT = drawn.mask_id_BT == FORCED, drawn.mask_id_BT == FREE
-    for name in found._fields:
+    for name in ("logp_BT", "entropy_BT", "best_BT"):
         x_BT, plain_BT = np.asarray(getattr(found, name)), np.asarray(getattr(plain, name))
         np.testing.assert_array_equal(x_BT[free_BT], plain_BT[free_BT])
         assert (x_BT[:, 1:] == (name == "best_BT"))[forced_BT[:, 1:]].all()
@@ -147,9 +147,32 @@ def test_the_gradient_is_that_of_the_tokens_that_were_allowed(drawn):
 )
 def test_a_mesh_does_not_change_the_scores(drawn, sizes):
     mesh = make_mesh(MeshShape(**sizes))
-    rows = drawn.tokens_BT, drawn.hidden_BTD, POSITION_BT, drawn.masks, drawn.temperature_BT
-    rows = jax.device_put(rows, batch_sharding(mesh))
+    alone = score(drawn, top=5)
+    ids = np.asarray(alone.top_id_BTk)
+    rows = drawn.tokens_BT, drawn.hidden_BTD, POSITION_BT, drawn.masks, drawn.temperature_BT, ids
+    *rows, masks, temperature_BT, ids = jax.device_put(rows, batch_sharding(mesh))
+
+    def both(tokens_BT, hidden_BTD, position_BT, *asked):
+        score = partial(score_tokens, PARAMS, tokens_BT, hidden_BTD, position_BT)
+        return score(Asked(*asked, top=5)), score(Asked(*asked, ids))
+
     with jax.set_mesh(mesh):
-        found = jax.jit(partial(score_tokens, PARAMS))(*rows)
-    for x_BT, alone_BT in zip(found, score(drawn), strict=True):
-        np.testing.assert_allclose(x_BT, alone_BT, atol=1e-5)
+        told, asked = jax.jit(both)(*rows, masks, temperature_BT)
+    for found in (told, asked):
+        for x_BT, alone_BT in zip(found, alone, strict=True):
+            np.testing.assert_allclose(x_BT, alone_BT, atol=1e-5)
+
+
+def test_the_most_probable_tokens_are_told_and_those_that_are_named(drawn):
+    logp_BTV = np.maximum(distribution(drawn), -1e30)
+    order_BTV = np.argsort(-logp_BTV, axis=-1, kind="stable")
+    found = score(drawn, top=3)
+    best_BT3 = np.take_along_axis(logp_BTV, order_BTV[..., :3], axis=-1)
+    is_possible = best_BT3 > -1e29
+    told_BT3 = np.asarray(found.logp_top_BTk)[:, 1:]
+    np.testing.assert_allclose(told_BT3[is_possible], best_BT3[is_possible], atol=1e-5)
+    assert (told_BT3[~is_possible] < -1e29).all() and not is_possible.all()
+    named = np.random.default_rng(3).integers(0, V, (B, T, 4)).astype(np.int32)
+    asked = np.asarray(score(drawn, top_id_BTk=jnp.asarray(named)).logp_top_BTk)[:, 1:]
+    expected = np.take_along_axis(logp_BTV, named[:, 1:], axis=-1)
+    np.testing.assert_allclose(np.maximum(asked, -1e3), np.maximum(expected, -1e3), atol=1e-5)

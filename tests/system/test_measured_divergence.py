@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ale_jax.data.journal import Journal
-from ale_jax.learn.old_policies import REFERENCE, load_reference, save_reference
+from ale_jax.learn.reference import REFERENCE, load_reference, save_reference
 from ale_jax.model.policy import hidden_states, logits
 from ale_jax.system.step_metrics import step_metrics
 from ale_jax.system.tasks import Cursor

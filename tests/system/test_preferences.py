@@ -14,7 +14,7 @@ from ale_jax.config.preferences import PreferencesConfig
 from ale_jax.config.recorded import PreferenceData
 from ale_jax.config.run import RunConfig
 from ale_jax.data.packing import demonstration
-from ale_jax.learn.old_policies import make_logp
+from ale_jax.learn.scores import make_logp
 from ale_jax.learn.state import begin
 from ale_jax.learn.step import ModelSpec
 from ale_jax.model.params import init_params

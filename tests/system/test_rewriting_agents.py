@@ -10,10 +10,11 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from ale_jax.config.algo import AdvantageHypers, AlgoConfig, LossHypers
+from ale_jax.config.algo import AdvantageHypers, AlgoConfig
 from ale_jax.config.credit import CONVERSATION, CreditHypers
 from ale_jax.config.engine import Sampling
 from ale_jax.config.learn import Shape
+from ale_jax.config.loss import LossHypers
 from ale_jax.data.replay import Group
 from ale_jax.data.trajectory_frames import encode_frame, read_frames
 from ale_jax.engine.request import Sampled

@@ -19,7 +19,7 @@ from ale_jax.gateway.custody.sampling_masks import MaskTable
 from ale_jax.gateway.messages import ChatMessage
 from ale_jax.gateway.requests import REQUIRED, ApiError, ChatRequest, SampleOptions
 from ale_jax.gateway.server import served
-from ale_jax.learn.old_policies import make_logp
+from ale_jax.learn.scores import make_logp
 from ale_jax.model.params import init_params
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe

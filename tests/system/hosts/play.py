@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from ale_jax.data.journal import Journal
-from ale_jax.learn.old_policies import REFERENCE, load_reference, save_reference
+from ale_jax.learn.reference import REFERENCE, load_reference, save_reference
 from ale_jax.system.hosts.run import follow_run, led
 from ale_jax.system.hosts.start import HostOptions, initialize
 from ale_jax.system.step_metrics import step_metrics
