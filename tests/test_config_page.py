@@ -29,7 +29,7 @@ def test_every_section_and_field_has_a_meaning(section):
         ("rl.alpha", r"`float` \| `[\d.]+` \| .* \| in \[0.0, 1000000.0\]: 0 is synchronous"),
         ("rl.steps", r"`int` \| `\d+` \| .* \| at least 0"),
         ("algo.loss.level", r"`str` \| `'token'` \| .* \| token, chunk, sequence"),
-        ("lora.targets", r"`tuple\[str, ...\]` \| `\(\)` \| .* \| q, k, v, o, gate, up, down"),
+        ("rl_optimizer.name", r"`str` \| `'adamw'` \| .* \| adamw, adafactor, muon"),
         ("weights", r"`str` \| `''` \| .* \| "),
         ("rl.fill_queue", r"`bool` \| `False` \| .* \| "),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 from ale_jax.config.architecture import (
@@ -24,7 +25,7 @@ DTYPES = ("float32", "bfloat16")
 REMAT = ("none", "dots", "layers")
 SAME = "same"
 STORED_AS = (SAME, "int8", "fp8")  # how a sampler's weights may be stored
-TARGETS = ("q", "k", "v", "o", "gate", "up", "down", "delta")
+ALL_LINEAR = "all-linear"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -273,11 +274,15 @@ class LoraShape(Settings):
         remedy="0 trains all weights",
     )
     alpha: float = setting(0.0, "adapters are scaled by alpha / rank.")
+    rslora: bool = setting(
+        False,
+        "adapters are scaled by alpha / sqrt(rank) instead, for large ranks (arXiv 2312.03732).",
+    )
     targets: tuple[str, ...] = setting(
         (),
-        "linear maps that get adapters; gate, up and down are those of dense layers and of every "
-        "expert; k or v those of both in latent attention; delta all of gated delta layers.",
-        choices=TARGETS,
+        "linear maps of the layers that get adapters: 'all-linear'; names, such as q, k, v, o, and "
+        "gate, up and down, of every expert too; or patterns of layers.NUMBER.NAME, such as "
+        "'layers.1?.*'. What fits no map is refused with the names that there are.",
     )
 
     def __post_init__(self) -> None:
@@ -285,7 +290,12 @@ class LoraShape(Settings):
         if self.rank and self.alpha <= 0:
             raise ValueError(f"lora.alpha {self.alpha} must be > 0: twice the rank is usual")
         if self.rank and not self.targets:
-            raise ValueError(f"lora.targets is empty: choose some of {', '.join(TARGETS)}")
+            raise ValueError(f"lora.targets is empty: {ALL_LINEAR!r} takes all maps of the layers")
+
+    @property
+    def scale(self) -> float:
+        """What the adapters are multiplied by."""
+        return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
 
 
 FULL = LoraShape()

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ale_jax.config.architecture import PolicyShape
-from ale_jax.config.model import LoraShape
+from ale_jax.config.model import ALL_LINEAR, LoraShape
 from ale_jax.model.compute import Adapted
 from ale_jax.model.params import Dims, Init, Param, Params, init_table, param_table
 
@@ -29,11 +30,38 @@ def trained_table(shape: PolicyShape, lora: LoraShape) -> Any:
     table = param_table(shape)
     if not lora.rank:
         return table
-    chosen = [
-        [n for n, param in layer.items() if param.matrix and _targets(n) & set(lora.targets)]
-        for layer in table["layers"]
+    return adapter_table(shape, chosen_maps(shape, lora.targets), lora.rank)
+
+
+def chosen_maps(shape: PolicyShape, targets: Sequence[str]) -> list[list[str]]:
+    """Returns the names of the weights in each layer that are a target of adapters. ValueError if
+    there is none of a target."""
+    maps = [
+        [name for name, param in layer.items() if param.matrix]
+        for layer in param_table(shape)["layers"]
     ]
-    return adapter_table(shape, chosen, lora.rank)
+    for target in targets:
+        if not any(_is(target, n, name) for n, names in enumerate(maps) for name in names):
+            known = ", ".join(dict.fromkeys(map_name(name) for names in maps for name in names))
+            raise ValueError(
+                f"lora.targets {target!r:.80} fits no linear map of the {len(maps)} layers: choose "
+                f"{ALL_LINEAR}, some of {known}, or patterns of layers.NUMBER.NAME"
+            )
+    return [
+        [name for name in names if any(_is(target, n, name) for target in targets)]
+        for n, names in enumerate(maps)
+    ]
+
+
+def _is(target: str, layer: int, name: str) -> bool:
+    if target in (ALL_LINEAR, map_name(name)):
+        return True
+    return fnmatchcase(f"layers.{layer}.{map_name(name)}", target)
+
+
+def map_name(weight: str) -> str:
+    """Returns the name of a linear map without its dims: `gate` for `gate_EDF`."""
+    return weight.rpartition("_")[0]
 
 
 def adapter_table(shape: PolicyShape, names: Sequence[Collection[str]], rank: int) -> list[Params]:
@@ -70,17 +98,11 @@ def _adapter(param: Param, rank: int) -> dict[str, Param]:
     return {"a": part(inward, (RANK,), uniform), "b": part((RANK,), outward, zeros)}
 
 
-def _targets(name: str) -> set[str]:
-    """The targets that a weight is one of."""
-    target = name.partition("_")[0]
-    return {"k", "v"} if target == "kv" else {target}
-
-
 def new_adapters(key: jax.Array, shape: PolicyShape, lora: LoraShape) -> Params:
     """Returns the entries that add adapters to weights. New adapters do not change any output
     yet."""
     adapters = init_table(key, trained_table(shape, lora))
-    return {"adapters": adapters, "adapter_scale": jnp.float32(lora.alpha / lora.rank)}
+    return {"adapters": adapters, "adapter_scale": jnp.float32(lora.scale)}
 
 
 def trained(params: Params) -> Params:

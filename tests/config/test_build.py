@@ -76,7 +76,6 @@ def test_every_field_is_reached_by_its_dotted_name():
         ("hardware.chip", "v6e", "chip 'v6e' and devices 0: set both, or none"),
         ("hardware.chip", "a1", "chip 'a1' is unknown: choose one of v5e, v5p"),
         ("lora.rank", 4, "lora.alpha 0.0 must be > 0"),
-        ("lora.targets", ("qkv",), "targets 'qkv' is unknown: choose some of q, k, v"),
         ("rl_optimizer.name", "sgd", "'sgd' is unknown: choose one of adamw, adafactor, muon"),
         ("worlds.train", ({"world": "shell", "families": ("a", "a")},), "names one twice"),
         ("worlds.train", ({"families": ("a",)},), "config.worlds.train[0]: a domain names no"),

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from ale_jax.config.hardware import MeshShape
-from ale_jax.config.model import FLOAT32, TARGETS, LoraShape
+from ale_jax.config.model import ALL_LINEAR, FLOAT32, LoraShape
 from ale_jax.engine.engine import Engine
 from ale_jax.model.compute import Quantised, dequantise
 from ale_jax.model.lora import merged, new_adapters, trained, with_trained
@@ -40,7 +40,7 @@ def test_what_it_says_is_true_of_the_weights_that_it_has():
 
 
 def test_adapters_lie_beside_weights_in_eight_bits():
-    lora = LoraShape(rank=3, alpha=6.0, targets=TARGETS)
+    lora = LoraShape(rank=3, alpha=6.0, targets=(ALL_LINEAR,))
     params = random_params(MIXED) | new_adapters(jax.random.key(1), MIXED, lora)
     versions = [
         with_trained(params, jax.tree.map(lambda x, n=n: x + 0.02 * n, trained(params)))

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from ale_jax.config.hardware import MeshShape
-from ale_jax.config.model import FULL, TARGETS, LoraShape
+from ale_jax.config.model import ALL_LINEAR, FULL, LoraShape
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.update import Update
 from ale_jax.model.lora import trained
@@ -19,7 +19,7 @@ from tests.learn.test_step import ADAFACTOR, HYPERS, MUON
 from tests.model.shapes import DENSE, MIXED, changed
 from tests.rows import each_row
 
-ADAPTERS = LoraShape(rank=2, alpha=4.0, targets=TARGETS)
+ADAPTERS = LoraShape(rank=2, alpha=4.0, targets=(ALL_LINEAR,))
 WIDE = dataclasses.replace(MIXED, width=128)  # so that Adafactor has moments to factor
 
 

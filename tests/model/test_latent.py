@@ -41,7 +41,7 @@ def test_over_devices_it_is_the_same():
 
 
 def test_all_maps_can_have_adapters():
-    lora = LoraShape(rank=2, alpha=4.0, targets=("q", "v", "o"))
+    lora = LoraShape(rank=2, alpha=4.0, targets=("layers.*.q_*", "kv_down", "kv_up", "o"))
     params = init_params(jax.random.key(0), LATENT)
     adapted = params | new_adapters(jax.random.key(1), LATENT, lora)
     adapted = with_trained(adapted, jax.tree.map(lambda x: x + 0.1, adapted["adapters"]))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ale_jax.config.hardware import MeshShape
-from ale_jax.config.model import TARGETS, Compute, LoraShape
+from ale_jax.config.model import ALL_LINEAR, Compute, LoraShape
 from ale_jax.model import layers as layers_module
 from ale_jax.model.lora import new_adapters, trained, with_trained
 from ale_jax.model.params import init_params
@@ -31,7 +31,7 @@ WINDOWED = dataclasses.replace(
         for i, layer in enumerate(changed(DEEP, dense_layers=()).layers)
     ),
 )
-LORA = LoraShape(rank=4, alpha=8.0, targets=TARGETS)
+LORA = LoraShape(rank=4, alpha=8.0, targets=(ALL_LINEAR,))
 TOKENS_BT = np.random.default_rng(0).integers(0, 96, (8, 16))
 MESHES = {"alone": {}, "on a mesh": {"data": 2, "expert": 2, "context": 2}}
 

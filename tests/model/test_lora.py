@@ -11,11 +11,11 @@ from safetensors.numpy import load_file
 
 from ale_jax.config.hardware import MeshShape
 from ale_jax.config.learn import Shape
-from ale_jax.config.model import TARGETS, Compute, LoraShape
+from ale_jax.config.model import ALL_LINEAR, Compute, LoraShape
 from ale_jax.data.packing import pack_all
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.step import ModelSpec, make_train_step
-from ale_jax.model.lora import merged, new_adapters
+from ale_jax.model.lora import chosen_maps, map_name, merged, new_adapters
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import hidden_states, logits
 from ale_jax.model.sampling_weights import sampling_weights
@@ -24,7 +24,8 @@ from ale_jax.model.weights.export import save_peft
 from tests.learn.test_step import MUON, sample_transcripts, transcript_loss
 from tests.model.shapes import DENSE, MIXED
 
-LORA = LoraShape(rank=4, alpha=8.0, targets=TARGETS)
+LORA = LoraShape(rank=4, alpha=8.0, targets=(ALL_LINEAR,))
+NAMES = ["q", "k", "v", "o", "gate", "up", "down"]
 TOKENS_BT = jnp.asarray(np.random.default_rng(0).integers(0, 96, (1, 24)))
 
 
@@ -68,7 +69,7 @@ def test_only_adapters_are_trained_and_have_moments(trained):
         jax.tree.map(np.testing.assert_array_equal, before[name], after[name])
     assert len(after["adapters"]) == MIXED.num_layers
     for adapters in after["adapters"]:
-        assert {name.partition("_")[0] for name in adapters} == set(TARGETS)
+        assert {map_name(name) for name in adapters} == set(NAMES)
     changed = jax.tree.map(lambda a, b: bool((a != b).any()), before["adapters"], after["adapters"])
     assert all(jax.tree.leaves(changed))
     sizes = sum(a.size for a in jax.tree.leaves(after["adapters"]))
@@ -110,9 +111,9 @@ def test_the_export_says_the_same_in_pefts_names(tmp_path):
     save_peft(out, params, LORA, "org/base@v2")
     config = json.loads((out / "adapter_config.json").read_text())
     assert (config["base_model_name_or_path"], config["revision"]) == ("org/base", "v2")
-    assert config["target_modules"] == [f"{target}_proj" for target in TARGETS]
+    assert set(config["target_modules"]) == {f"{target}_proj" for target in NAMES}
     tensors = load_file(out / "adapter_model.safetensors")
-    assert len(tensors) == 2 * len(TARGETS) * DENSE.num_layers
+    assert len(tensors) == 2 * len(NAMES) * DENSE.num_layers
     full = merged(params | {"adapter_scale": config["lora_alpha"] / config["r"]})
     for name, module in (("o_NHD", "self_attn.o_proj"), ("down_FD", "mlp.down_proj")):
         key = f"base_model.model.model.layers.1.{module}"
@@ -140,10 +141,34 @@ def test_what_peft_has_no_names_for_is_refused(tmp_path):
     [
         ({"rank": -1}, "rank -1 must be at least 0"),
         ({"alpha": 0.0}, "lora.alpha 0.0 must be > 0"),
-        ({"targets": ()}, "lora.targets is empty: choose some of q, k"),
-        ({"targets": ("q", "router")}, "targets 'router' is unknown: choose some of q, k"),
+        ({"targets": ()}, "lora.targets is empty: 'all-linear' takes all maps"),
     ],
 )
 def test_an_impossible_adapter_is_refused(changes, answer):
     with pytest.raises(ValueError, match=answer):
         dataclasses.replace(LORA, **changes)
+
+
+@pytest.mark.parametrize(
+    ("targets", "chosen"),
+    [
+        (("gate", "q"), [["q_DNH", "gate_DF"], ["q_DNH", "gate_EDF"]]),
+        (("layers.1.[kv]", "o"), [["o_NHD"], ["k_DGH", "v_DGH", "o_NHD"]]),
+        (("layers.*.*o*",), [["o_NHD", "down_FD"], ["o_NHD", "down_EFD"]]),
+    ],
+)
+def test_targets_are_names_or_patterns_of_them(targets, chosen):
+    assert chosen_maps(MIXED, targets) == chosen
+
+
+def test_a_target_that_no_map_has_is_refused_with_those_that_there_are():
+    for target in ("router", "q_proj", "layers.2.*", "q_DNH"):
+        with pytest.raises(ValueError, match=r"fits no linear map of the 2 layers: choose all-lin"):
+            chosen_maps(MIXED, ("q", target))
+    with pytest.raises(ValueError, match="all-linear, some of q, k, v, o, gate, up, down, or"):
+        chosen_maps(MIXED, ("attention",))
+
+
+def test_rank_stabilised_adapters_are_scaled_by_the_root_of_the_rank():
+    lora = dataclasses.replace(LORA, rank=16, rslora=True)
+    assert new_adapters(jax.random.key(1), DENSE, lora)["adapter_scale"] == 8.0 / 4

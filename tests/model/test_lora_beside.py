@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ale_jax.config.hardware import MeshShape
-from ale_jax.config.model import FLOAT32, SAME, TARGETS, Compute, LoraShape
+from ale_jax.config.model import ALL_LINEAR, FLOAT32, SAME, Compute, LoraShape
 from ale_jax.learn.state import with_new_adapters
 from ale_jax.model.compute import Quantised
 from ale_jax.model.lora import merged, trained, with_trained
@@ -19,7 +19,7 @@ from ale_jax.model.sampling_weights import sampling_weights
 from ale_jax.model.sharding import make_mesh, param_shardings
 from tests.model.shapes import MIXED, changed
 
-LORA = LoraShape(rank=3, alpha=6.0, targets=TARGETS)
+LORA = LoraShape(rank=3, alpha=6.0, targets=(ALL_LINEAR,))
 SHAPE = changed(MIXED, num_kv_heads=1)  # so that no map is as wide as it is long
 MESH = MeshShape(data=2, expert=2, tensor=1, fsdp=2)
 TOKENS = 128  # of a row: so many that experts are dispatched by capacity

@@ -20,6 +20,7 @@ from safetensors.numpy import save_file
 from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.model import LoraShape
 from ale_jax.files import write_json
+from ale_jax.model.lora import map_name
 from ale_jax.model.params import Params
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.config import to_config
@@ -197,7 +198,10 @@ def save_peft(
         "lora_dropout": 0.0,
         "bias": "none",
         "fan_in_fan_out": False,
-        "target_modules": [f"{target}_proj" for target in lora.targets],
+        "use_rslora": lora.rslora,
+        "target_modules": sorted(
+            {f"{map_name(name)}_proj" for layer in params["adapters"] for name in layer}
+        ),
         "inference_mode": True,
     }
     with _new_folder(path) as folder:
@@ -208,7 +212,7 @@ def save_peft(
 
 
 def _adapter_tensors(layer: int, name: str, adapter: Params) -> dict[str, np.ndarray]:
-    target, _, axes = name.partition("_")
+    target, axes = map_name(name), name.rpartition("_")[2]
     if axes.startswith("E"):
         raise ValueError(
             f"layer {layer} has adapters of {target} in each expert, which PEFT has no names for: "
