@@ -38,7 +38,8 @@ class TrainState:
 
 @struct.dataclass
 class WholeState:
-    """The contents of a checkpoint. critics: the state of each critic, empty without critics."""
+    """The state of a run's models, of which a checkpoint holds what `stored` returns. critics: of
+    each critic, empty without critics."""
 
     policy: TrainState
     critics: tuple[TrainState, ...] = ()
@@ -138,8 +139,13 @@ def init_state(
     lora: LoraShape = FULL,
 ) -> TrainState:
     """Makes a new state. Each weight is created on the devices that will hold it."""
-    params = draw_table(key, param_table(shape), param_shardings(shape, mesh))
-    return begin(with_new_adapters(key, params, shape, lora, mesh), optimizer, mesh)
+    params = with_new_adapters(key, draw_weights(key, shape, mesh), shape, lora, mesh)
+    return begin(params, optimizer, mesh)
+
+
+def draw_weights(key: jax.Array, shape: PolicyShape, mesh: Mesh) -> Params:
+    """Draws random weights without adapters, each on the devices that will hold it."""
+    return draw_table(key, param_table(shape), param_shardings(shape, mesh))
 
 
 def draw_table(key: jax.Array, table: Params, places: Params) -> Params:

@@ -22,11 +22,12 @@ from ale_jax.learn.state import (
     WholeState,
     abstract_state,
     begin,
-    init_state,
+    draw_weights,
     make_optimizer,
     with_new_adapters,
 )
-from ale_jax.model.lora import merged
+from ale_jax.learn.stored import abstract_digests, digests_of, restored, stored
+from ale_jax.model.lora import entries, merged, without_adapters
 from ale_jax.model.params import Params
 from ale_jax.model.sharding import make_mesh, param_shardings
 from ale_jax.model.tokenizer import ChatTokenizer
@@ -49,8 +50,19 @@ def newest_state(config: RunConfig, path: Path) -> Newest:
     """Reads the newest state of the run in `path`, which the caller has claimed.
 
     Raises:
-      ValueError: there is none.
+      ValueError: there is none, or the weights beneath its adapters are not there any more.
     """
+    found = newest_stored(config, path)
+    if not config.lora.rank:
+        return found
+    mesh = make_mesh(config.mesh)
+    base = base_weights(config, policy_shape(config, found.tokenizer.vocab_size), mesh)
+    state = restored(WholeState(found.state), base, digests_of(base, mesh)).policy
+    return found._replace(state=state)
+
+
+def newest_stored(config: RunConfig, path: Path) -> Newest:
+    """As `newest_state`, but of adapters only what the checkpoint holds."""
     folder = path / CHECKPOINTS_DIR
     if not any(folder.glob("*")):
         raise ValueError(f"there is no checkpoint in {folder}: go on with the run")
@@ -67,10 +79,11 @@ def newest_state(config: RunConfig, path: Path) -> Newest:
 def abstract_whole(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh | Mesh) -> WholeState:
     """Returns the shape, dtype and sharding of all that a checkpoint of the run holds."""
     optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
-    return WholeState(
+    whole = WholeState(
         abstract_state(policy, optimizer, mesh, config.lora),
         abstract_critics(config.critics, policy, mesh),
     )
+    return stored(whole, abstract_digests(without_adapters(whole.policy.params), mesh))
 
 
 def _say(kind: str, detail: str, **_: str | int | float) -> None:
@@ -81,12 +94,16 @@ def first_state(
     config: RunConfig, policy: PolicyShape, optimizer: optax.GradientTransformation, mesh: Mesh
 ) -> TrainState:
     """Returns the state at step 0. Errors: ValueError for a damaged checkpoint."""
-    key = jax.random.key(config.seed)
-    if not config.weights:
-        return init_state(key, policy, optimizer, mesh, config.lora)
-    params = given_weights(config, policy, mesh)
-    params = with_new_adapters(key, params, policy, config.lora, mesh)
+    params = base_weights(config, policy, mesh)
+    params = with_new_adapters(jax.random.key(config.seed), params, policy, config.lora, mesh)
     return begin(params, optimizer, mesh)
+
+
+def base_weights(config: RunConfig, policy: PolicyShape, mesh: Mesh) -> Params:
+    """Returns the weights that training starts from, without adapters."""
+    if config.weights:
+        return given_weights(config, policy, mesh)
+    return draw_weights(jax.random.key(config.seed), policy, mesh)
 
 
 def given_weights(config: RunConfig, policy: PolicyShape, mesh: Mesh) -> Params:
@@ -110,12 +127,12 @@ def export_run(config: RunConfig, workdir: Workdir, out: Path, adapter: bool) ->
         raise ValueError(f"{out} exists: name a folder that does not")
     if adapter:
         _check_adapters(config)
-    step, state, _, tokenizer = newest_state(config, workdir.path)
     if adapter:
-        save_peft(out, state.params, config.lora, config.weights, tokenizer)
-    else:
-        policy = policy_shape(config, tokenizer.vocab_size)
-        export(out, merged(state.params), policy, tokenizer)
+        step, state, _, tokenizer = newest_stored(config, workdir.path)
+        save_peft(out, entries(state.params), config.lora, config.weights, tokenizer)
+        return step
+    step, state, _, tokenizer = newest_state(config, workdir.path)
+    export(out, merged(state.params), policy_shape(config, tokenizer.vocab_size), tokenizer)
     return step
 
 

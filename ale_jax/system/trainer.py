@@ -36,14 +36,15 @@ from ale_jax.learn.scores import Scores, make_logp, make_score
 from ale_jax.learn.speed import speed
 from ale_jax.learn.state import TrainState, WholeState, begin, last_rate, make_optimizer
 from ale_jax.learn.step import Metrics, ModelSpec, TokenUpdate, make_loss, make_train_step
+from ale_jax.learn.stored import digests_of, restored, stored
 from ale_jax.model.arithmetic import kinds_of, peak_flops
-from ale_jax.model.lora import trained, with_trained
+from ale_jax.model.lora import trained, with_trained, without_adapters
 from ale_jax.model.params import Params
 from ale_jax.model.replicas import SamplingCopy, engine_meshes
 from ale_jax.records import Batch
 from ale_jax.system.hosts.commands import Alone, Processes, command
 from ale_jax.system.preferences import make_preference_step
-from ale_jax.system.states import abstract_whole, first_state
+from ale_jax.system.states import abstract_whole, base_weights, first_state
 from ale_jax.system.teacher import open_teacher
 from ale_jax.system.warm_start import make_nll, make_probability, make_supervised_step
 
@@ -122,7 +123,13 @@ class Trainer:
         """What a checkpoint stores, or, before there is a state, its shapes and shardings."""
         if self.state is None:
             return abstract_whole(self.config, self.policy, self.mesh)
-        return WholeState(self.state, self.critics.state if self.critics else ())
+        whole = WholeState(self.state, self.critics.state if self.critics else ())
+        return stored(whole, self._base_digests) if self.config.lora.rank else whole
+
+    @cached_property
+    def _base_digests(self) -> jax.Array:
+        """Of the weights beside adapters, which stay."""
+        return digests_of(without_adapters(self.begun.params), self.mesh)
 
     # Where training starts.
 
@@ -305,6 +312,9 @@ class Trainer:
             self._reference = Reference(lambda: params, score)
             return
         whole = self.files.read(Path(folder), self.whole)
+        if self.config.lora.rank:
+            base = base_weights(self.config, self.policy, self.mesh)
+            whole = restored(whole, base, digests_of(base, self.mesh))
         self.state = whole.policy
         if whole.critics:
             config = self.config

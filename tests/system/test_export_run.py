@@ -1,5 +1,6 @@
 """`ale-jax export`: a run's newest weights as transformers loads them, and what it refuses."""
 
+import dataclasses
 import errno
 import importlib
 import json
@@ -16,7 +17,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ale_jax.launch import main
 from ale_jax.learn.checkpoint import Checkpoints
-from ale_jax.learn.state import WholeState, abstract_state, make_optimizer
+from ale_jax.learn.state import WholeState, abstract_state, draw_weights, make_optimizer
+from ale_jax.learn.stored import digests_of, stored
+from ale_jax.model.lora import entries
 from ale_jax.model.policy import hidden_states, logits
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
@@ -27,7 +30,7 @@ from ale_jax.system.workdir import Workdir
 
 MESSAGES = [{"role": "user", "content": "Read lemon.txt."}]
 TOKENS = np.arange(24).reshape(2, 12)
-LORA = {"rank": 2, "alpha": 4.0, "targets": ("q", "o")}
+LORA = {"rank": 2, "alpha": 4.0, "rslora": False, "targets": ("q", "o")}
 FLAGS = ("--config.lora.rank=2", "--config.lora.alpha=4.0", "--config.lora.targets=('q', 'o')")
 
 
@@ -43,7 +46,9 @@ def run(tmp_path_factory):
         tokenizer = ChatTokenizer(train_bpe(MESSAGES, config.tokenizer.vocab_size))
         policy = policy_shape(config, tokenizer.vocab_size)
         optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
-        target = abstract_state(policy, optimizer, make_mesh(config.mesh), config.lora)
+        mesh = make_mesh(config.mesh)
+        target = abstract_state(policy, optimizer, mesh, config.lora)
+        base = draw_weights(jax.random.key(config.seed), policy, mesh)
         draw = np.random.default_rng(0)
 
         def fill(leaf):
@@ -55,8 +60,10 @@ def run(tmp_path_factory):
             tokenizer.save(path / "tokenizer")
             with Checkpoints(workdir.checkpoints, 2, lambda *_, **__: None) as checkpoints:
                 for step in (1, 2):
-                    state = jax.tree.map(fill, target)
-                    checkpoints.save(step, WholeState(state), {})
+                    moved = dataclasses.replace(target, params=entries(target.params))
+                    state = jax.tree.map(fill, moved)
+                    state = dataclasses.replace(state, params=base | state.params)
+                    checkpoints.save(step, stored(WholeState(state), digests_of(base, mesh)), {})
         return path, policy, state
 
     return make
@@ -139,7 +146,8 @@ def test_adapters_on_a_gguf_file_are_refused_as_peft_loads_none(run, export, tmp
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", [["--adapter"], []])
 def test_a_folder_is_there_whole_or_not_at_all(run, export, tmp_path, monkeypatch, kind):
-    path, _, _ = run("base")
+    weights = "base" if kind else ""
+    path, _, _ = run(weights)
     out = tmp_path / "exported" / "out"
 
     def on_full_disk(self, folder):
@@ -147,10 +155,10 @@ def test_a_folder_is_there_whole_or_not_at_all(run, export, tmp_path, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(ChatTokenizer, "save", on_full_disk)
-        code, _, err = export(path, f"--out={out}", "--config.weights=base", *kind)
+        code, _, err = export(path, f"--out={out}", f"--config.weights={weights}", *kind)
     assert code == 2 and "No space left" in err
     assert list(out.parent.iterdir()) == []
-    assert export(path, f"--out={out}", "--config.weights=base", *kind)[0] == 0
+    assert export(path, f"--out={out}", f"--config.weights={weights}", *kind)[0] == 0
     assert out.stat().st_mode & 0o777 == 0o755
 
 
