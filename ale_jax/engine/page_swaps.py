@@ -11,12 +11,12 @@ from typing import Protocol
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
 from ale_jax.config.engine import EngineShape
-from ale_jax.model.cache import Cache, LayerRows, copy_in, copy_out, place
+from ale_jax.model.cache import Cache, Rows, copy_in, copy_out, row_sharding
 
-Layers = list[LayerRows]
+Layers = list[Rows]
 
 
 class PageRecord(Protocol):
@@ -31,8 +31,8 @@ class PageRecord(Protocol):
 class SwappedPages:
     """What some pages of one conversation held.
 
-    layers: keys and values, each [G,T,H] for the T tokens of the pages. None until the dispatch
-    that copies them is over. expert_PbLK: the record of the pages, if experts are recorded.
+    layers: their arrays, each [G,T,H] or [T,H] for the T tokens of the pages. None until the
+    dispatch that copies them is over. expert_PbLK: the record of the pages, if experts are recorded.
     """
 
     num_pages: int
@@ -93,7 +93,7 @@ class PageSwaps:
         if any(self._in):
             layers = self._content()
             if mesh is not None:
-                layers = jax.device_put(layers, NamedSharding(mesh, place("BG", mesh)))
+                layers = [jax.device_put(rows, row_sharding(rows, mesh)) for rows in layers]
             cache = copy_in(cache, self._pages(self._in, filler=cache[0].num_pages), layers)
         return cache, copied
 
@@ -102,7 +102,7 @@ class PageSwaps:
         order in which they began, and each one its swaps before its own experts."""
         for shard, swaps in enumerate(self._out):
             for tokens, swap in self._with_tokens(swaps):
-                cut = jax.tree.map(lambda x, s=shard, t=tokens: x[s, :, t].copy(), copied)
+                cut = jax.tree.map(lambda x, s=shard, t=tokens: x[s, ..., t, :].copy(), copied)
                 swap.content.layers = cut
                 if record is not None:
                     swap.content.expert_PbLK = record.of_pages(shard, swap.pages)
@@ -126,11 +126,12 @@ class PageSwaps:
         return min(1 << (most - 1).bit_length(), self._room)
 
     def _content(self) -> Layers:
-        """What is put in, each array [Z,G,T,H]."""
+        """What is put in, each array [Z,G,T,H] or [Z,T,H]."""
         tokens = self._width(self._in) * self._page_tokens
         template = next(swap.content.layers for swaps in self._in for swap in swaps)
         layers = jax.tree.map(
-            lambda x: np.zeros((len(self._in), x.shape[0], tokens, x.shape[2]), x.dtype), template
+            lambda x: np.zeros((len(self._in), *x.shape[:-2], tokens, x.shape[-1]), x.dtype),
+            template,
         )
         for shard, swaps in enumerate(self._in):
             for where, swap in self._with_tokens(swaps):
@@ -138,7 +139,7 @@ class PageSwaps:
                 for new, old in zip(
                     *map(jax.tree.leaves, (layers, swap.content.layers)), strict=True
                 ):
-                    new[shard, :, where] = old[:, skipped:]
+                    new[shard, ..., where, :] = old[..., skipped:, :]
         return layers
 
     def _with_tokens(self, swaps: list[_Swap]) -> Iterator[tuple[slice, _Swap]]:

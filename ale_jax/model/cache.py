@@ -1,4 +1,5 @@
-"""The KV cache: pages of a fixed number of tokens, sharded over the data axes.
+"""The KV cache: pages of a fixed number of tokens, sharded over the data axes. Where keys and
+values are made of latents, it has the latents instead.
 
 A page is one index into the arrays of every layer. The host decides which conversation has which
 pages (engine/pages.py). Here a conversation is a row of page numbers: its token t is in page
@@ -12,15 +13,17 @@ each device computes with its own shard and nothing is transferred.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Self
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from ale_jax.config.architecture import Attention
+from ale_jax.config.architecture import Attention, Latent, Mixer
 from ale_jax.model.sharding import RULES
 
 
@@ -39,11 +42,6 @@ def place(dims: str, mesh: AbstractMesh | Mesh) -> PartitionSpec:
     while cuts and cuts[-1] is None:
         cuts.pop()
     return PartitionSpec(*cuts)
-
-
-def page_sharding(mesh: AbstractMesh | Mesh) -> NamedSharding:
-    """Returns the sharding of pages."""
-    return NamedSharding(mesh, place("GP", mesh))
 
 
 def on_each_shard(dims: str) -> Callable[[Callable], Callable]:
@@ -83,61 +81,110 @@ class Int8:
 Stored = jax.Array | Int8
 
 
-@struct.dataclass
-class LayerPages:
-    """Keys and values of one layer, [G,P,b,H]. Heads come first, as the GPU and TPU kernels expect
-    (model/paged_attention.py)."""
+class _Arrays:
+    """What is stored of one layer. HEADS: the letter of the arrays' axis of heads, or nothing where
+    all heads share what is stored."""
 
-    k_GPbH: Stored
-    v_GPbH: Stored
+    HEADS = "G"
+
+    @property
+    def arrays(self) -> list[Stored]:
+        return [getattr(self, field.name) for field in dataclasses.fields(self)]  # type: ignore[arg-type]
+
+    def _size(self, axis: int) -> int:
+        return jax.tree.leaves(self)[0].shape[axis]
+
+
+class _AnyPages(_Arrays):
+    """Arrays [G,P,b,H] or [P,b,H]. Heads come first, as the GPU and TPU kernels expect
+    (model/paged_attention.py)."""
 
     @property
     def num_pages(self) -> int:
-        return jax.tree.leaves(self.k_GPbH)[0].shape[1]
+        return self._size(-3)
 
     @property
     def page_tokens(self) -> int:
-        return jax.tree.leaves(self.k_GPbH)[0].shape[2]
+        return self._size(-2)
 
 
-@struct.dataclass
-class LayerRows:
-    """Keys and values of one layer, [B,G,M,H]: each conversation's tokens are contiguous."""
-
-    k_BGMH: Stored
-    v_BGMH: Stored
+class _AnyRows(_Arrays):
+    """Arrays [B,G,M,H] or [B,M,H]: each conversation's tokens are contiguous."""
 
     @property
     def num_places(self) -> int:
-        return jax.tree.leaves(self.k_BGMH)[0].shape[2]
+        return self._size(-2)
 
-    def put(self, place: jax.Array, k_BTGH: jax.Array, v_BTGH: jax.Array) -> LayerRows:
+    def put(self, place: jax.Array, *new_BTGH: jax.Array) -> Self:
         """Writes T tokens of every conversation, from this place on."""
 
         def put(old: Stored, new_BTGH: jax.Array) -> Stored:
             return jax.tree.map(
-                lambda o, n: jax.lax.dynamic_update_slice_in_dim(o, n, place, axis=2),
+                lambda o, n: jax.lax.dynamic_update_slice_in_dim(o, n, place, axis=o.ndim - 2),
                 old,
-                store_as(new_BTGH.swapaxes(1, 2), old),
+                store_as(jnp.moveaxis(new_BTGH, 1, -2), old),
             )
 
-        return LayerRows(put(self.k_BGMH, k_BTGH), put(self.v_BGMH, v_BTGH))
+        return type(self)(*map(put, self.arrays, new_BTGH))
 
-    def take(self, place: int, tokens: int) -> tuple[Stored, Stored]:
-        """Keys and values of `tokens` tokens from this place on, [B,T,G,H]."""
+    def take(self, place: int, tokens: int) -> list[Stored]:
+        """Each array's part of `tokens` tokens from this place on, [B,T,G,H] or [B,T,H]."""
 
         def take(x_BGMH: jax.Array) -> jax.Array:
-            return x_BGMH[:, :, place : place + tokens].swapaxes(1, 2)
+            return jnp.moveaxis(x_BGMH[..., place : place + tokens, :], -2, 1)
 
-        return jax.tree.map(take, self.k_BGMH), jax.tree.map(take, self.v_BGMH)
-
-
-Cache = list[LayerPages]
+        return jax.tree.map(take, self.arrays)
 
 
-def empty_pages(kind: Attention, num_pages: int, page_tokens: int, dtype: jnp.dtype) -> LayerPages:
+@struct.dataclass
+class LayerPages(_AnyPages):
+    """Keys and values."""
+
+    k_GPbH: Stored
+    v_GPbH: Stored
+
+
+@struct.dataclass
+class LayerRows(_AnyRows):
+    """Keys and values."""
+
+    k_BGMH: Stored
+    v_BGMH: Stored
+
+
+@struct.dataclass
+class LatentPages(_AnyPages):
+    """What the keys and values of all heads are made of. It is not sharded over heads."""
+
+    latent_PbO: Stored
+    HEADS = ""
+
+
+@struct.dataclass
+class LatentRows(_AnyRows):
+    """What the keys and values of all heads are made of."""
+
+    latent_BMO: Stored
+    HEADS = ""
+
+
+Pages = LayerPages | LatentPages
+Rows = LayerRows | LatentRows
+Cache = list[Pages]
+_ROWS: dict[type[Pages], type[Rows]] = {LayerPages: LayerRows, LatentPages: LatentRows}
+
+
+def empty_pages(
+    kind: Attention | Latent, num_pages: int, page_tokens: int, dtype: jnp.dtype
+) -> Pages:
     """Returns pages of zeros. dtype int8: symmetric quantisation, with one scale per token and
-    head."""
+    head. ValueError for latents, whose parts differ too much in size for one scale."""
+    if isinstance(kind, Latent):
+        if dtype == jnp.int8:
+            raise ValueError(
+                "engine.int8_cache True is not supported for latent attention: set it to False"
+            )
+        return LatentPages(jnp.zeros((num_pages, page_tokens, kind.stored_width), dtype))
 
     def zeros() -> Stored:
         size = (kind.num_kv_heads, num_pages, page_tokens, kind.head_width)
@@ -148,16 +195,32 @@ def empty_pages(kind: Attention, num_pages: int, page_tokens: int, dtype: jnp.dt
     return LayerPages(zeros(), zeros())
 
 
-@on_each_shard("GP B B B BTG BTG -> GP")
+def page_sharding(kind: Mixer, mesh: AbstractMesh | Mesh) -> NamedSharding:
+    """Returns the sharding of pages."""
+    pages = LatentPages if isinstance(kind, Latent) else LayerPages
+    return NamedSharding(mesh, place(f"{pages.HEADS}P", mesh))
+
+
+def row_sharding(rows: Rows, mesh: Mesh) -> NamedSharding:
+    """Returns the sharding of rows."""
+    return NamedSharding(mesh, place(f"B{rows.HEADS}", mesh))
+
+
 def write_pages(
-    pages: LayerPages,
+    pages: Pages,
     page_BW: jax.Array,
     position_BT: jax.Array,
     is_real_BT: jax.Array,
-    k_BTGH: Stored,
-    v_BTGH: Stored,
-) -> LayerPages:
-    """Writes tokens to their conversations' pages. Tokens that are not real are dropped."""
+    new_BTGH: Sequence[Stored],
+) -> Pages:
+    """Writes tokens to their conversations' pages. Tokens that are not real are dropped. new_BTGH:
+    for each array of the pages."""
+    heads = pages.HEADS
+    write = on_each_shard(f"{heads}P B B B BT{heads} -> {heads}P")(_write_pages)
+    return write(pages, page_BW, position_BT, is_real_BT, list(new_BTGH))
+
+
+def _write_pages(pages: Pages, page_BW, position_BT, is_real_BT, new_BTGH: list[Stored]) -> Pages:
     place_BT = jnp.minimum(position_BT // pages.page_tokens, page_BW.shape[1] - 1)
     page_BT = jnp.take_along_axis(page_BW, place_BT, axis=1)
     page_BT = jnp.where(is_real_BT, page_BT, pages.num_pages)
@@ -166,50 +229,62 @@ def write_pages(
     def write(old: Stored, new: Stored) -> Stored:
         new = new if isinstance(new, Int8) else store_as(new, old)
         return jax.tree.map(
-            lambda o, n: o.at[:, page_BT, offset_BT].set(jnp.moveaxis(n, 2, 0), mode="drop"),
+            lambda o, n: o.at[..., page_BT, offset_BT, :].set(
+                jnp.moveaxis(n, (0, 1), (-3, -2)), mode="drop"
+            ),
             old,
             new,
         )
 
-    return LayerPages(write(pages.k_GPbH, k_BTGH), write(pages.v_GPbH, v_BTGH))
+    return type(pages)(*map(write, pages.arrays, new_BTGH))
 
 
-@on_each_shard("GP B -> BG")
-def gather_rows(pages: LayerPages, page_BW: jax.Array) -> LayerRows:
+def gather_rows(pages: Pages, page_BW: jax.Array) -> Rows:
     """Returns a copy of the conversations' pages in which each conversation's tokens are
     contiguous."""
+    gather = on_each_shard(f"{pages.HEADS}P B -> B{pages.HEADS}")(_gather_rows)
+    return gather(pages, page_BW)
+
+
+def _gather_rows(pages: Pages, page_BW: jax.Array) -> Rows:
     B, W = page_BW.shape
 
     def gather(x_GPbH: jax.Array) -> jax.Array:
-        G, _, b, H = x_GPbH.shape
-        return x_GPbH[:, page_BW].swapaxes(0, 1).reshape(B, G, W * b, H)
+        *heads, _, b, H = x_GPbH.shape
+        x_BGWbH = jnp.moveaxis(x_GPbH[..., page_BW, :, :], -4, 0)
+        return x_BGWbH.reshape(B, *heads, W * b, H)
 
-    return LayerRows(jax.tree.map(gather, pages.k_GPbH), jax.tree.map(gather, pages.v_GPbH))
+    return _ROWS[type(pages)](*jax.tree.map(gather, pages.arrays))
 
 
-@on_each_shard("GP B BG -> GP")
-def scatter_rows(pages: LayerPages, page_BW: jax.Array, rows: LayerRows) -> LayerPages:
+def scatter_rows(pages: Pages, page_BW: jax.Array, rows: Rows) -> Pages:
     """Fills pages with rows as `gather_rows` returns them. Page numbers that do not exist are
     dropped."""
+    heads = pages.HEADS
+    scatter = on_each_shard(f"{heads}P B B{heads} -> {heads}P")(_scatter_rows)
+    return scatter(pages, page_BW, rows)
+
+
+def _scatter_rows(pages: Pages, page_BW: jax.Array, rows: Rows) -> Pages:
     B, W = page_BW.shape
 
     def scatter(x_GPbH: jax.Array, x_BGMH: jax.Array) -> jax.Array:
-        G, _, b, H = x_GPbH.shape
-        new_GBWbH = x_BGMH.reshape(B, G, W, b, H).swapaxes(0, 1)
-        return x_GPbH.at[:, page_BW].set(new_GBWbH, mode="drop")
+        *heads, _, b, H = x_GPbH.shape
+        new_GBWbH = jnp.moveaxis(x_BGMH.reshape(B, *heads, W, b, H), 0, -4)
+        return x_GPbH.at[..., page_BW, :, :].set(new_GBWbH, mode="drop")
 
-    return jax.tree.map(scatter, pages, LayerPages(rows.k_BGMH, rows.v_BGMH))
+    return type(pages)(*jax.tree.map(scatter, pages.arrays, rows.arrays))
 
 
 @jax.jit
-def copy_out(cache: Cache, page_BW: jax.Array) -> list[LayerRows]:
+def copy_out(cache: Cache, page_BW: jax.Array) -> list[Rows]:
     """Returns the content of pages of every layer. B: the data shards, each of which has its own
     pages."""
     return [gather_rows(pages, page_BW) for pages in cache]
 
 
 @functools.partial(jax.jit, donate_argnames="cache")
-def copy_in(cache: Cache, page_BW: jax.Array, layers: list[LayerRows]) -> Cache:
+def copy_in(cache: Cache, page_BW: jax.Array, layers: list[Rows]) -> Cache:
     """Fills pages with what `copy_out` took from them or others, to the last bit."""
     return [scatter_rows(pages, page_BW, rows) for pages, rows in zip(cache, layers, strict=True)]
 

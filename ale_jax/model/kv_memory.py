@@ -1,4 +1,5 @@
-"""Keys and values of conversations that a call extends: in the pages of the cache, or gathered."""
+"""Keys and values, or latents, of conversations that a call extends: in the pages of the cache, or
+gathered."""
 
 from __future__ import annotations
 
@@ -11,7 +12,16 @@ from flax import struct
 
 from ale_jax.config.architecture import Attention
 from ale_jax.model.blockwise_attention import in_reach
-from ale_jax.model.cache import LayerPages, LayerRows, gather_rows, load, write_pages
+from ale_jax.model.cache import (
+    LatentRows,
+    LayerPages,
+    Pages,
+    Rows,
+    gather_rows,
+    load,
+    write_pages,
+)
+from ale_jax.model.latent import attend_latents
 from ale_jax.model.layers import masked_attention
 from ale_jax.model.paged_attention import has_kernel, paged_attention
 
@@ -21,18 +31,19 @@ class InPages:
     """Memory in the pages of the cache. platform: in a decode step its kernel reads the pages, if
     it has one; otherwise they are gathered into rows."""
 
-    pages: LayerPages
+    pages: Pages
     page_BW: jax.Array
     platform: str = struct.field(pytree_node=False)
 
-    def write(self, position_BT, is_real_BT, k_BTGH, v_BTGH) -> InPages:
-        pages = write_pages(self.pages, self.page_BW, position_BT, is_real_BT, k_BTGH, v_BTGH)
+    def write(self, position_BT, is_real_BT, *new_BTGH) -> InPages:
+        pages = write_pages(self.pages, self.page_BW, position_BT, is_real_BT, new_BTGH)
         return dataclasses.replace(self, pages=pages)
 
     def attend(self, q_BTNH, position_BT, kind, sink_N=None) -> jax.Array:
         """Computes the attention of each query to the positions up to its own, [B,T,N,H]. sink_N:
         of a kind that has sinks."""
         if q_BTNH.shape[1] == 1 and has_kernel(self.platform, self.pages, kind):
+            assert isinstance(self.pages, LayerPages)
             out_BNH = paged_attention(
                 q_BTNH[:, 0],
                 self.pages,
@@ -60,21 +71,21 @@ class InRows:
     start_B: tokens that were there before. count: steps so far. first: the first of the places.
     """
 
-    rows: LayerRows
+    rows: Rows
     start_B: jax.Array
     count: jax.Array
     first: int = struct.field(pytree_node=False)
     steps: int = struct.field(pytree_node=False)
 
     @classmethod
-    def gather(cls, pages: LayerPages, page_BW: jax.Array, start_B: jax.Array, steps: int) -> Self:
+    def gather(cls, pages: Pages, page_BW: jax.Array, start_B: jax.Array, steps: int) -> Self:
         W, b = page_BW.shape[1], pages.page_tokens
         room = -(-steps // b)  # any pages will do: their content is masked
         rows = gather_rows(pages, jnp.pad(page_BW, ((0, 0), (0, room))))
         return cls(rows, start_B, jnp.int32(0), W * b, steps)
 
-    def write(self, position_BT, is_real_BT, k_BTGH, v_BTGH) -> InRows:
-        rows = self.rows.put(self.first + self.count, k_BTGH, v_BTGH)
+    def write(self, position_BT, is_real_BT, *new_BTGH) -> InRows:
+        rows = self.rows.put(self.first + self.count, *new_BTGH)
         return dataclasses.replace(self, rows=rows, count=self.count + 1)
 
     def attend(self, q_BTNH, position_BT, kind, sink_N=None) -> jax.Array:
@@ -88,21 +99,23 @@ class InRows:
             mask_BTM &= in_reach(position_BT, key_BM, kind.window)
         return _attend(self.rows, q_BTNH, mask_BTM, kind, sink_N)
 
-    def scatter(self, pages: LayerPages, page_BW: jax.Array, end_B: jax.Array) -> LayerPages:
+    def scatter(self, pages: Pages, page_BW: jax.Array, end_B: jax.Array) -> Pages:
         """Writes the decoded tokens before position `end_B` of each conversation to the pages."""
         position_BT = self.start_B[:, None] + jnp.arange(self.steps)[None, :]
         is_real_BT = position_BT < end_B[:, None]
-        return write_pages(
-            pages, page_BW, position_BT, is_real_BT, *self.rows.take(self.first, self.steps)
-        )
+        new_BTGH = self.rows.take(self.first, self.steps)
+        return write_pages(pages, page_BW, position_BT, is_real_BT, new_BTGH)
 
 
 def _attend(
-    rows: LayerRows,
+    rows: Rows,
     q_BTNH: jax.Array,
     mask_BTM: jax.Array,
     kind: Attention,
     sink_N: jax.Array | None,
 ) -> jax.Array:
+    if isinstance(rows, LatentRows):
+        stored_BMO = load(rows.latent_BMO, q_BTNH.dtype)
+        return attend_latents(q_BTNH, stored_BMO, mask_BTM, kind.scale)
     k_BGMH, v_BGMH = (load(stored, q_BTNH.dtype) for stored in (rows.k_BGMH, rows.v_BGMH))
     return masked_attention(q_BTNH, k_BGMH, v_BGMH, mask_BTM, kind, sink_N)

@@ -1,5 +1,10 @@
 """Multi-head latent attention (arXiv 2405.04434): keys and values of all heads are linear maps of
-one latent per token."""
+one latent per token.
+
+The learner expands keys and values. The engine keeps the latents alone: what makes keys of latents
+is applied to the queries instead, and what makes values of them to the sum of latents, so that all
+heads attend to the latents themselves ("absorbed" weights, section 2.1.2).
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from ale_jax.config.architecture import Latent, Norm
-from ale_jax.model.compute import linear
-from ale_jax.model.layers import rms_norm
+from ale_jax.model.compute import Adapted, linear, weight
+from ale_jax.model.layers import MASKED, rms_norm
 from ale_jax.model.params import Params
 from ale_jax.model.rope import rotary
 
@@ -25,6 +30,63 @@ def expanded_qkv(
     k_BTNH, v_BTNH = jnp.split(kv_BTNH, [kind.nope_width], axis=-1)
     shared_BTNH = jnp.broadcast_to(rope_BTH[:, :, None], (*k_BTNH.shape[:-1], kind.rope.width))
     return q_BTNH, jnp.concatenate([k_BTNH, shared_BTNH], axis=-1), v_BTNH
+
+
+def absorbed_queries(
+    layer: Params, x_BTD: jax.Array, position_BT: jax.Array, kind: Latent
+) -> jax.Array:
+    """Returns queries [B,T,N,O] whose products with what `stored_latents` returns are those of
+    queries and keys."""
+    q_BTNH = latent_queries(layer, x_BTD, position_BT, kind)
+    plain_BTNH, turned_BTNH = jnp.split(q_BTNH, [kind.nope_width], axis=-1)
+    up_ONH, keys = weight(layer, "kv_up_ONH", x_BTD.dtype), slice(kind.nope_width)
+    absorbed_BTNO = _absorbed(plain_BTNH, up_ONH, keys)
+    return jnp.concatenate([absorbed_BTNO, turned_BTNH], axis=-1)
+
+
+def attend_latents(
+    q_BTNO: jax.Array, stored_BMO: jax.Array, mask_BTM: jax.Array, scale: float
+) -> jax.Array:
+    """Returns the sums of what is stored of M tokens, weighted by attention, [B,T,N,O]. The rotated
+    keys are summed, too, because to cut them off would copy the latents. Scores and softmax are
+    float32."""
+    score_BTNM = jnp.einsum(
+        "btno,bmo->btnm", q_BTNO, stored_BMO, preferred_element_type=jnp.float32
+    )
+    score_BTNM = jnp.where(mask_BTM[:, :, None], score_BTNM * scale, MASKED)
+    weight_BTNM = jnp.exp(score_BTNM - score_BTNM.max(axis=-1, keepdims=True))
+    total_BTN1 = weight_BTNM.sum(axis=-1, keepdims=True)
+    out_BTNO = jnp.einsum(
+        "btnm,bmo->btno",
+        weight_BTNM.astype(stored_BMO.dtype),
+        stored_BMO,
+        preferred_element_type=jnp.float32,
+    )
+    return (out_BTNO / total_BTN1).astype(stored_BMO.dtype)
+
+
+def values_of(layer: Params, out_BTNO: jax.Array, kind: Latent) -> jax.Array:
+    """Returns the heads' sums of values, [B,T,N,H], of those of `attend_latents`."""
+    up_ONH, values = weight(layer, "kv_up_ONH", out_BTNO.dtype), slice(kind.nope_width, None)
+    return _expanded(out_BTNO[..., : kind.kv_rank], up_ONH, values)
+
+
+def _absorbed(q_BTNH: jax.Array, up_ONH: jax.Array | Adapted, part: slice) -> jax.Array:
+    """Queries times a part of what each head's map makes of latents, transposed, [B,T,N,O]."""
+    if not isinstance(up_ONH, Adapted):
+        return jnp.einsum("btnh,onh->btno", q_BTNH, up_ONH[..., part])
+    inner_BTNr = jnp.einsum("btnh,rnh->btnr", q_BTNH, up_ONH.b[..., part])
+    beside_BTNO = jnp.einsum("btnr,or->btno", inner_BTNr, up_ONH.a)
+    return _absorbed(q_BTNH, up_ONH.base, part) + beside_BTNO
+
+
+def _expanded(x_BTNO: jax.Array, up_ONH: jax.Array | Adapted, part: slice) -> jax.Array:
+    """Each head's x times a part of its map, [B,T,N,H]."""
+    if not isinstance(up_ONH, Adapted):
+        return jnp.einsum("btno,onh->btnh", x_BTNO, up_ONH[..., part])
+    inner_BTNr = jnp.einsum("btno,or->btnr", x_BTNO, up_ONH.a)
+    beside_BTNH = jnp.einsum("btnr,rnh->btnh", inner_BTNr, up_ONH.b[..., part])
+    return _expanded(x_BTNO, up_ONH.base, part) + beside_BTNH
 
 
 def latent_queries(

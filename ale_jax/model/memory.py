@@ -1,7 +1,7 @@
 """What the engine keeps of conversations in a layer, by the kind of its mixer. All choices by kind
 that the engine's programs make are here.
 
-Attention: keys and values in pages.
+Attention: keys and values in pages. Latent attention: latents in pages.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from ale_jax.config.architecture import Attention, GatedDelta, Latent, Layer, Mixer, PolicyShape
-from ale_jax.model.cache import Cache, LayerPages, empty_pages, page_sharding
+from ale_jax.model.cache import Cache, Pages, empty_pages, page_sharding
 from ale_jax.model.kv_memory import InPages, InRows
+from ale_jax.model.latent import absorbed_queries, stored_latents, values_of
 from ale_jax.model.layers import project_out, project_qkv
 from ale_jax.model.paged_attention import has_kernel
 from ale_jax.model.params import Params
@@ -44,14 +45,13 @@ def empty_cache(
     shape: PolicyShape, num_pages: int, page_tokens: int, dtype: jnp.dtype = jnp.float32
 ) -> Cache:
     """Returns a cache of zeros. dtype int8: symmetric quantisation, with one scale per token and
-    head. ValueError for layers of which nothing can be kept."""
+    head. ValueError for layers of which nothing can be kept, or not in this form."""
 
-    def empty(mixer: Mixer) -> LayerPages:
-        if isinstance(mixer, Latent | GatedDelta):
-            kept = "pages for latent attention" if isinstance(mixer, Latent) else "recurrent states"
+    def empty(mixer: Mixer) -> Pages:
+        if isinstance(mixer, GatedDelta):
             raise ValueError(
                 f"the engine cannot sample from a policy of the family {shape.family!r}: it has no "
-                f"{kept}"
+                "recurrent states"
             )
         return empty_pages(mixer, num_pages, page_tokens, dtype)
 
@@ -60,24 +60,22 @@ def empty_cache(
 
 def cache_shardings(shape: PolicyShape, mesh: AbstractMesh | Mesh) -> list[NamedSharding]:
     """Returns the sharding of what is kept of each layer, which holds for all of its arrays."""
-    return [page_sharding(mesh) for _ in shape.layers]
+    return [page_sharding(layer.mixer, mesh) for layer in shape.layers]
 
 
-def in_prefill(kind: Layer, kept: LayerPages, held: Conversations, platform: str) -> Memory:
+def in_prefill(kind: Layer, kept: Pages, held: Conversations, platform: str) -> Memory:
     """Returns the memory of a layer for chunks of context."""
     return InPages(kept, held.page_BW, platform)
 
 
-def in_decode(
-    kind: Layer, kept: LayerPages, held: Conversations, steps: int, platform: str
-) -> Memory:
+def in_decode(kind: Layer, kept: Pages, held: Conversations, steps: int, platform: str) -> Memory:
     """Returns the memory of a layer for decode steps of all slots."""
-    if isinstance(kind.mixer, Attention) and has_kernel(platform, kept, kind.mixer):
+    if has_kernel(platform, kept, kind.mixer):
         return InPages(kept, held.page_BW, platform)
     return InRows.gather(kept, held.page_BW, held.position_B, steps)
 
 
-def kept(memory: Memory, before: LayerPages, held: Conversations) -> LayerPages:
+def kept(memory: Memory, before: Pages, held: Conversations) -> Pages:
     """Returns what is kept of a layer's memory. before: what was kept of the layer. held: at the
     end."""
     if isinstance(memory, InRows):
@@ -90,8 +88,15 @@ def mix(
 ) -> tuple[jax.Array, Memory]:
     """Returns what a layer's mixer makes of new tokens and its memory, [B,T,D], and the memory with
     these tokens."""
-    assert isinstance(kind.mixer, Attention), "`empty_cache` refuses others"
-    q, k, v = project_qkv(layer, h_BTD, new.position_BT, kind)
-    memory = memory.write(*new, k, v)
-    out_BTNH = memory.attend(q, new.position_BT, kind.mixer, layer.get("sink_N"))
+    if isinstance(kind.mixer, Latent):
+        q_BTNO = absorbed_queries(layer, h_BTD, new.position_BT, kind.mixer)
+        stored_BTO = stored_latents(layer, h_BTD, new.position_BT, kind.mixer)
+        memory = memory.write(*new, stored_BTO)
+        out_BTNO = memory.attend(q_BTNO, new.position_BT, kind.mixer.expanded)
+        out_BTNH = values_of(layer, out_BTNO, kind.mixer)
+    else:
+        assert isinstance(kind.mixer, Attention), "`empty_cache` refuses others"
+        q, k, v = project_qkv(layer, h_BTD, new.position_BT, kind)
+        memory = memory.write(*new, k, v)
+        out_BTNH = memory.attend(q, new.position_BT, kind.mixer, layer.get("sink_N"))
     return project_out(layer, out_BTNH, h_BTD, kind.mixer), memory

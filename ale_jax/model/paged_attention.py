@@ -18,17 +18,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
-from ale_jax.config.architecture import Attention
-from ale_jax.model.cache import Int8, LayerPages, on_each_shard
+from ale_jax.config.architecture import Attention, Mixer
+from ale_jax.model.cache import Int8, LayerPages, Pages, on_each_shard
 
 Kernel = Callable[..., jax.Array]  # of queries, keys, values, pages and lengths, with a soft cap
 
 
-def has_kernel(platform: str, pages: LayerPages, kind: Attention) -> bool:
-    """Returns whether a platform has a kernel that reads such pages, none of which reads int8, and
-    computes such attention."""
-    plain = not kind.window and not kind.sinks
-    return platform in KERNELS and plain and not isinstance(pages.k_GPbH, Int8)
+def has_kernel(platform: str, pages: Pages, kind: Mixer) -> bool:
+    """Returns whether a platform has a kernel that reads such pages, none of which reads int8 or
+    latents, and computes such attention."""
+    if not isinstance(kind, Attention) or not isinstance(pages, LayerPages):
+        return False
+    if isinstance(pages.k_GPbH, Int8):
+        return False
+    return platform in KERNELS and not kind.window and not kind.sinks
 
 
 def paged_attention(
