@@ -77,7 +77,7 @@ def test_in_bfloat16_the_learner_says_almost_the_same():
 @pytest.mark.heavy
 def test_adapters_lie_beside_absorbed_weights():
     """Of two versions, the second published to an engine that has pages of the first."""
-    lora = LoraShape(rank=3, alpha=6.0, targets=("q", "k", "o"))
+    lora = LoraShape(rank=3, alpha=6.0, targets=("q_up", "layers.*.kv_*", "o"))
     params = PARAMS | new_adapters(jax.random.key(1), LATENT, lora)
     versions = [
         with_trained(params, jax.tree.map(lambda x, n=n: x + 0.03 * n, trained(params)))
