@@ -63,6 +63,15 @@ class Rope:
 
 
 @dataclasses.dataclass(frozen=True)
+class Growth:
+    """A factor that grows with the position: 1 + rate * log(1 + floor(position / every)), as Llama
+    4 has it for queries."""
+
+    rate: float
+    every: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Attention:
     """Grouped-query attention.
 
@@ -71,7 +80,8 @@ class Attention:
     over the width of all heads. bias: of queries, keys and values; out_bias: of the output. cap:
     scores become cap * tanh(score / cap); 0: they stay as they are. sinks: each head has a score of
     its own that no key belongs to, which takes a share of the softmax. gate: each query head has a
-    second half, whose sigmoid weighs the head's output.
+    second half, whose sigmoid weighs the head's output. growth: of queries, which are multiplied
+    by it.
     """
 
     num_heads: int
@@ -86,6 +96,7 @@ class Attention:
     cap: float = 0.0
     sinks: bool = False
     gate: bool = False
+    growth: Growth | None = None
 
 
 @dataclasses.dataclass(frozen=True)

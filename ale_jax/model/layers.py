@@ -20,7 +20,7 @@ from ale_jax.model.compute import linear, scaled
 from ale_jax.model.gates import gated
 from ale_jax.model.moe import RouterStats, moe
 from ale_jax.model.params import Params
-from ale_jax.model.rope import rotary
+from ale_jax.model.rope import grown, rotary
 
 # A finite stand-in for -inf: a row whose keys are all masked (padding) must give numbers, not NaN.
 MASKED = -1e30
@@ -61,6 +61,8 @@ def project_qkv(
     if attention.rope:
         q_BTNH = rotary(q_BTNH, position_BT, attention.rope)
         k_BTGH = rotary(k_BTGH, position_BT, attention.rope)
+    if attention.growth:
+        q_BTNH = grown(q_BTNH, position_BT, attention.growth)
     return q_BTNH, k_BTGH, v_BTGH
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ale_jax.config.architecture import (
     FactorScaling,
+    Growth,
     LinearScaling,
     Llama3Scaling,
     Rope,
@@ -35,6 +36,13 @@ def rotary(x_BTNH: jax.Array, position_BT: jax.Array, rope: Rope) -> jax.Array:
         a, b = turned[..., : rope.width // 2], turned[..., rope.width // 2 :]
         halves = [a * cos - b * sin, b * cos + a * sin]
     return jnp.concatenate([*halves, rest] if rest.shape[-1] else halves, axis=-1)
+
+
+def grown(x_BTNH: jax.Array, position_BT: jax.Array, growth: Growth) -> jax.Array:
+    """Returns x times the factor of each position."""
+    steps_BT = jnp.floor(position_BT.astype(jnp.float32) / growth.every)
+    factor_BT = 1 + growth.rate * jnp.log(1 + steps_BT)
+    return x_BTNH * factor_BT[..., None, None].astype(x_BTNH.dtype)
 
 
 def magnitude(rope: Rope) -> float:

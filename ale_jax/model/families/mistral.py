@@ -1,8 +1,11 @@
-"""Mistral 7B, Nemo and Small, and Ministral, whose layers may differ in their windows."""
+"""Mistral 7B, Nemo and Small; Ministral, whose layers may differ in their windows; and Ministral 3,
+whose queries grow."""
 
 from __future__ import annotations
 
-from ale_jax.config.architecture import Layer, PolicyShape
+import dataclasses
+
+from ale_jax.config.architecture import Attention, Growth, Layer, PolicyShape
 from ale_jax.model.families.decoder import (
     FULL,
     SLIDING,
@@ -12,6 +15,7 @@ from ale_jax.model.families.decoder import (
     layer_types,
     num_layers,
     rms,
+    rope_of,
     windowed,
 )
 from ale_jax.model.families.family import Family
@@ -23,9 +27,24 @@ def read(fields: Fields) -> PolicyShape:
         types = layer_types(fields)
     else:
         types = [SLIDING if fields.get("sliding_window") else FULL] * num_layers(fields)
-    norm, mixers = rms(fields), windowed(fields, attention(fields), types)
+    return _of(fields, attention(fields), types)
+
+
+def read_ministral3(fields: Fields) -> PolicyShape:
+    given, plain = fields.part("rope_parameters"), attention(fields, rope=None)
+    every = given.number("original_max_position_embeddings")
+    growth = Growth(given.number("llama_4_scaling_beta"), every)
+    given.get("max_position_embeddings")  # that of the file itself counts
+    rope = rope_of(fields, given, plain.head_width)
+    types = [SLIDING if fields.get("sliding_window") else FULL] * num_layers(fields)
+    return _of(fields, dataclasses.replace(plain, rope=rope, growth=growth), types)
+
+
+def _of(fields: Fields, full: Attention, types: list[str]) -> PolicyShape:
+    norm, mixers = rms(fields), windowed(fields, full, types)
     return decoder(fields, [Layer(each, dense(fields), norm) for each in mixers], norm)
 
 
 MISTRAL = Family("mistral", "MistralForCausalLM", read)
 MINISTRAL = Family("ministral", "MinistralForCausalLM", read)
+MINISTRAL3 = Family("ministral3", "Ministral3ForCausalLM", read_ministral3)
