@@ -44,6 +44,7 @@ DELTA = {
     "linear_value_head_dim": 12,
     "layer_types": ["linear_attention", "full_attention"],
 }
+CAPPED = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
 LATENT = {
     "num_key_value_heads": 4,
@@ -91,9 +92,32 @@ OF_FAMILY = {
     | {"first_k_dense_replace": 1, "sliding_window": 8, "max_window_layers": 1},
     "glm4_moe": WIDE | GLM_EXPERTS | {"use_qk_norm": True, "partial_rotary_factor": 0.5},
     "gemma": WIDE,
-    "gemma2": WIDE
-    | {"sliding_window": 8, "query_pre_attn_scalar": 9}
-    | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    "gemma2": WIDE | CAPPED | {"sliding_window": 8, "query_pre_attn_scalar": 9},
+    "vaultgemma": WIDE | CAPPED | {"sliding_window": 8, "query_pre_attn_scalar": 9},
+    "internlm3": WIDE | {"attention_bias": True, "mlp_bias": True},
+    "iquestcoder": WIDE | {"attention_bias": True, "mlp_bias": True},
+    "ministral3": WIDE
+    | {
+        "rope_parameters": YARN
+        | {"rope_theta": 1e4, "llama_4_scaling_beta": 0.5, "original_max_position_embeddings": 16}
+    }
+    | {"sliding_window": 24},
+    "exaone_moe": BOTH
+    | QWEN_EXPERTS
+    | {"num_shared_experts": 2, "n_group": 4, "topk_group": 2, "sliding_window_pattern": 2},
+    "granitemoeshared": MULTIPLIED | {"num_local_experts": 8, "shared_intermediate_size": 40},
+    "granite_swa": MULTIPLIED | BOTH | {"layer_rope_theta": [0, 5e3]},
+    "hyperclovax": MULTIPLIED | {"attention_bias": True},
+    "mellum": WIDE
+    | BOTH
+    | QWEN_EXPERTS
+    | {
+        "mlp_layer_types": ["dense", "sparse"],
+        "rope_parameters": {
+            "full_attention": YARN | {"rope_theta": 1e5},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    },
     "gemma3_text": WIDE | BOTH | {"query_pre_attn_scalar": 9, "final_logit_softcapping": 3.0},
     "gpt_oss": WIDE
     | BOTH
@@ -112,7 +136,7 @@ OF_FAMILY = {
 }
 # Of the norms of these, the weight is what is added to 1.
 ADDED_TO_ONE = (
-    *("gemma", "gemma2", "gemma3_text"),
+    *("gemma", "gemma2", "vaultgemma", "gemma3_text"),
     *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
 )
 

@@ -24,6 +24,7 @@ from ale_jax.model.families.fields import Fields
 # Far above those of any model.
 MOST_LAYERS = MOST_EXPERTS = 1024
 FULL, SLIDING = "full_attention", "sliding_attention"
+DENSE, SPARSE = "dense", "sparse"
 _ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
@@ -112,6 +113,14 @@ def layer_types(fields: Fields, known: tuple[str, ...] = (FULL, SLIDING)) -> lis
         if kind not in known:
             raise fields.error(f"layer_types {kind!r:.40} is not one of {', '.join(known)}")
     return given
+
+
+def feed_types(fields: Fields) -> list[str]:
+    """Returns whether each layer's feed-forward is dense or has experts."""
+    types = fields.items("mlp_layer_types")
+    if len(types) != num_layers(fields) or not set(types) <= {DENSE, SPARSE}:
+        raise fields.error(f"mlp_layer_types {types!r:.80} must be {DENSE} or {SPARSE} per layer")
+    return types
 
 
 def windowed(fields: Fields, full: Attention, types: list[str]) -> list[Attention]:

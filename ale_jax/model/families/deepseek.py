@@ -9,6 +9,7 @@ from ale_jax.config.architecture import Experts, Latent, Layer, PolicyShape, Yar
 from ale_jax.model.families.decoder import (
     decoder,
     dense,
+    feed_types,
     mscale,
     num_layers,
     rms,
@@ -18,7 +19,7 @@ from ale_jax.model.families.decoder import (
 )
 from ale_jax.model.families.family import HEADS_OUT, LAYER, MATRIX, VECTOR, Family, Storage
 from ale_jax.model.families.fields import Fields
-from ale_jax.model.families.glm4 import DENSE, SPARSE, mixture
+from ale_jax.model.families.glm4 import mixture
 
 
 def latent(fields: Fields, *, interleaved: bool) -> Latent:
@@ -100,9 +101,7 @@ def _check_published(fields: Fields, **only: object) -> None:
 def read_lite(fields: Fields) -> PolicyShape:
     for name in ("num_nextn_predict_layers", "pretraining_tp"):
         fields.get(name)
-    types = fields.items("mlp_layer_types")
-    if len(types) != num_layers(fields) or not set(types) <= {DENSE, SPARSE}:
-        raise fields.error(f"mlp_layer_types {types!r:.80} must be {DENSE} or {SPARSE} per layer")
+    types = feed_types(fields)
     return mixture(fields, [_either(fields)] * len(types), types)
 
 

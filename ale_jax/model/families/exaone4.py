@@ -1,30 +1,60 @@
-"""EXAONE 4.0: norms after each block; full layers among sliding ones have no positions."""
+"""EXAONE 4.0, with norms after each block, and K-EXAONE, with experts. Full layers among sliding
+ones have no positions."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from ale_jax.config.architecture import Layer, PolicyShape
+from ale_jax.config.architecture import Attention, Layer, PolicyShape
 from ale_jax.model.families.decoder import (
+    DENSE,
     attention,
     decoder,
     dense,
+    feed_types,
     layer_types,
     rms,
+    silu_experts,
     windowed,
 )
-from ale_jax.model.families.family import NORMS_AFTER, Family
+from ale_jax.model.families.family import LAYER, NORMS_AFTER, VECTOR, Family, Storage
 from ale_jax.model.families.fields import Fields
 
 
 def read(fields: Fields) -> PolicyShape:
-    fields.get("sliding_window_pattern")  # the types say it
-    is_mixed = fields.get("sliding_window") is not None
-    mixers = windowed(fields, attention(fields, qk_norm="head"), layer_types(fields))
-    if is_mixed:
-        mixers = [m if m.window else dataclasses.replace(m, rope=None) for m in mixers]
     norm, feed = rms(fields, place="after"), dense(fields)
-    return decoder(fields, [Layer(each, feed, norm) for each in mixers], norm)
+    return decoder(fields, [Layer(each, feed, norm) for each in _mixers(fields)], norm)
+
+
+def read_moe(fields: Fields) -> PolicyShape:
+    width = fields.count("moe_intermediate_size")
+    experts = silu_experts(
+        fields,
+        "num_experts",
+        "moe_intermediate_size",
+        score="sigmoid",
+        renormalise=fields.flag("norm_topk_prob"),
+        scale=fields.number("routed_scaling_factor"),
+        choice_bias=True,
+        groups=fields.count("n_group"),
+        top_groups=fields.count("topk_group"),
+        shared=width * fields.count("num_shared_experts"),
+    )
+    norm, plain = rms(fields), dense(fields)
+    fields.get("first_k_dense_replace")  # the types say it
+    feeds = [plain if each == DENSE else experts for each in feed_types(fields)]
+    layers = [Layer(*both, norm) for both in zip(_mixers(fields), feeds, strict=True)]
+    return decoder(fields, layers, norm)
+
+
+def _mixers(fields: Fields) -> list[Attention]:
+    fields.get("sliding_window_pattern")  # the types say it
+    mixers = windowed(fields, attention(fields, qk_norm="head"), layer_types(fields))
+    if fields.get("sliding_window") is None:
+        return mixers
+    return [m if m.window else dataclasses.replace(m, rope=None) for m in mixers]
 
 
 EXAONE4 = Family("exaone4", "Exaone4ForCausalLM", read, NORMS_AFTER)
+BIAS = Storage(LAYER + "mlp.e_score_correction_bias", VECTOR)
+EXAONE_MOE = Family("exaone_moe", "ExaoneMoeForCausalLM", read_moe, {"router_bias_E": BIAS})

@@ -1,4 +1,4 @@
-"""Gemma 1, 2 and 3 (text)."""
+"""Gemma 1, 2 and 3 (text), and VaultGemma."""
 
 from __future__ import annotations
 
@@ -53,8 +53,9 @@ def _of_attention(fields: Fields) -> dict[str, Any]:
 
 
 def _sandwiched(fields: Fields, mixers: list[Attention]) -> PolicyShape:
-    """Of layers with norms on both sides of each block."""
-    norm, feed = rms(fields, plus_one=True, place="both"), dense(fields, act="hidden_activation")
+    """Of layers with norms on both sides of each block, if they are not VaultGemma's."""
+    place = "before" if fields.get("model_type") == "vaultgemma" else "both"
+    norm, feed = rms(fields, plus_one=True, place=place), dense(fields, act="hidden_activation")
     cap = _cap(fields, "final_logit_softcapping")
     layers, scale = [Layer(each, feed, norm) for each in mixers], fields.count("hidden_size") ** 0.5
     return decoder(fields, layers, norm, embed_scale=scale, logit_cap=cap)
@@ -62,4 +63,10 @@ def _sandwiched(fields: Fields, mixers: list[Attention]) -> PolicyShape:
 
 GEMMA = Family("gemma", "GemmaForCausalLM", read)
 GEMMA2 = Family("gemma2", "Gemma2ForCausalLM", read_gemma2, NORMS_AFTER)
+VAULTGEMMA = Family(
+    "vaultgemma",
+    "VaultGemmaForCausalLM",
+    read_gemma2,
+    {"ffn_norm_D": NORMS_AFTER["ffn_norm_D"]},
+)
 GEMMA3_TEXT = Family("gemma3_text", "Gemma3ForCausalLM", read_gemma3, NORMS_AFTER)

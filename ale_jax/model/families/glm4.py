@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from ale_jax.config.architecture import Layer, Mixer, PolicyShape
 from ale_jax.model.families.decoder import (
+    DENSE,
+    SPARSE,
     attention,
     decoder,
     dense,
@@ -18,8 +20,6 @@ from ale_jax.model.families.decoder import (
 )
 from ale_jax.model.families.family import LAYER, MATRIX, VECTOR, Family, Storage
 from ale_jax.model.families.fields import Fields
-
-DENSE, SPARSE = "dense", "sparse"
 
 
 def read(fields: Fields) -> PolicyShape:

@@ -1,4 +1,5 @@
-"""Llama 1 to 3, and models that are Llamas but for their windows or the pairs of their rotation."""
+"""Llama 1 to 3; InternLM 3 and IQuest-Coder, which are Llamas by another name; and models that are
+Llamas but for their windows or the pairs of their rotation."""
 
 from __future__ import annotations
 
@@ -41,5 +42,7 @@ def read_helium(fields: Fields) -> PolicyShape:
 
 
 LLAMA = Family("llama", "LlamaForCausalLM", read)
+INTERNLM3 = Family("internlm3", "LlamaForCausalLM", read)
+IQUESTCODER = Family("iquestcoder", "LlamaForCausalLM", read)
 CWM = Family("cwm", "CwmForCausalLM", read_cwm)
 HELIUM = Family("helium", "HeliumForCausalLM", read_helium)

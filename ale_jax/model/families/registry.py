@@ -11,15 +11,22 @@ from ale_jax.model.families.deepseek import (
     YOUTU,
 )
 from ale_jax.model.families.ernie4_5 import ERNIE4_5, ERNIE4_5_MOE
-from ale_jax.model.families.exaone4 import EXAONE4
+from ale_jax.model.families.exaone4 import EXAONE4, EXAONE_MOE
 from ale_jax.model.families.family import Family
-from ale_jax.model.families.gemma import GEMMA, GEMMA2, GEMMA3_TEXT
+from ale_jax.model.families.gemma import GEMMA, GEMMA2, GEMMA3_TEXT, VAULTGEMMA
 from ale_jax.model.families.glm4 import DOTS1, GLM, GLM4, GLM4_MOE, SOLAR_OPEN
 from ale_jax.model.families.gpt_oss import GPT_OSS
-from ale_jax.model.families.granite import GRANITE, GRANITEMOE
-from ale_jax.model.families.llama import CWM, HELIUM, LLAMA
+from ale_jax.model.families.granite import (
+    GRANITE,
+    GRANITEMOE,
+    GRANITEMOESHARED,
+    HYPERCLOVAX,
+)
+from ale_jax.model.families.granite_swa import GRANITE_SWA
+from ale_jax.model.families.llama import CWM, HELIUM, INTERNLM3, IQUESTCODER, LLAMA
+from ale_jax.model.families.mellum import MELLUM
 from ale_jax.model.families.minimax_m2 import MINIMAX_M2
-from ale_jax.model.families.mistral import MINISTRAL, MISTRAL
+from ale_jax.model.families.mistral import MINISTRAL, MINISTRAL3, MISTRAL
 from ale_jax.model.families.mixtral import MIXTRAL
 from ale_jax.model.families.olmo2 import OLMO2, OLMO3
 from ale_jax.model.families.olmoe import FLEX_OLMO, OLMOE
@@ -35,13 +42,15 @@ from ale_jax.model.families.smollm3 import SMOLLM3
 FAMILIES: dict[str, Family] = {
     each.model_type: each
     for each in (
-        *(LLAMA, CWM, HELIUM, QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE),
+        *(LLAMA, CWM, HELIUM, INTERNLM3, IQUESTCODER),
+        *(QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE),
         *(QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE),
-        *(MISTRAL, MINISTRAL, MIXTRAL, SEED_OSS, SMOLLM3),
-        *(GRANITE, GRANITEMOE, ERNIE4_5, ERNIE4_5_MOE, PHI3),
-        *(OLMO2, OLMO3, OLMOE, FLEX_OLMO, EXAONE4),
+        *(MISTRAL, MINISTRAL, MINISTRAL3, MIXTRAL, MELLUM, SEED_OSS, SMOLLM3),
+        *(GRANITE, GRANITEMOE, GRANITEMOESHARED, GRANITE_SWA, HYPERCLOVAX),
+        *(ERNIE4_5, ERNIE4_5_MOE, PHI3),
+        *(OLMO2, OLMO3, OLMOE, FLEX_OLMO, EXAONE4, EXAONE_MOE),
         *(GLM, GLM4, GLM4_MOE, SOLAR_OPEN, DOTS1),
-        *(GEMMA, GEMMA2, GEMMA3_TEXT, MINIMAX_M2, GPT_OSS),
+        *(GEMMA, GEMMA2, VAULTGEMMA, GEMMA3_TEXT, MINIMAX_M2, GPT_OSS),
         *(DEEPSEEK_V2, DEEPSEEK_V3, SARVAM_MLA, GLM4_MOE_LITE, YOUTU, MINICPM3),
     )
 }
