@@ -17,7 +17,15 @@ from ale_jax.model.families.decoder import (
     rope_part,
     silu_experts,
 )
-from ale_jax.model.families.family import HEADS_OUT, LAYER, MATRIX, VECTOR, Family, Storage
+from ale_jax.model.families.family import (
+    HEADS_OUT,
+    LAYER,
+    MATRIX,
+    NEXT_LAYER,
+    VECTOR,
+    Family,
+    Storage,
+)
 from ale_jax.model.families.fields import Fields
 from ale_jax.model.families.glm4 import mixture
 
@@ -140,8 +148,8 @@ LATENT = {
     "kv_up_ONH": Storage(ATTENTION + "kv_b_proj.weight", HEADS_OUT),
 }
 DEEPSEEK_V2 = Family("deepseek_v2", "DeepseekV2ForCausalLM", read_v2, LATENT)
-DEEPSEEK_V3 = Family("deepseek_v3", "DeepseekV3ForCausalLM", read_v3, LATENT)
+DEEPSEEK_V3 = Family("deepseek_v3", "DeepseekV3ForCausalLM", read_v3, LATENT, NEXT_LAYER)
 SARVAM_MLA = Family("sarvam_mla", "DeepseekV3ForCausalLM", read_v3, LATENT)
-GLM4_MOE_LITE = Family("glm4_moe_lite", "Glm4MoeLiteForCausalLM", read_lite, LATENT)
+GLM4_MOE_LITE = Family("glm4_moe_lite", "Glm4MoeLiteForCausalLM", read_lite, LATENT, NEXT_LAYER)
 YOUTU = Family("youtu", "YoutuForCausalLM", read_youtu, LATENT)
 MINICPM3 = Family("minicpm3", "MiniCPM3ForCausalLM", read_minicpm, LATENT)

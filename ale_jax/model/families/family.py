@@ -12,6 +12,7 @@ from ale_jax.model.families.fields import Fields
 Groups = tuple[tuple[int, ...], ...]
 
 LAYER = "model.layers.{layer}."
+NEXT_LAYER = "model.layers.{layers}."  # behind the last one
 EXPERT = LAYER + "mlp.experts.{expert}."
 
 
@@ -89,13 +90,16 @@ class Family:
     """A family of transformers' models.
 
     model_type: in config.json. class_name: transformers' class. read: the fields of config.json ->
-    the shape, whose family is `model_type`. tensors: those that are not as in COMMON.
+    the shape, whose family is `model_type`. tensors: those that are not as in COMMON. further: how
+    the names of tensors begin, with {layers}, that predict tokens behind the next one; published
+    checkpoints have them, and transformers' models do not.
     """
 
     model_type: str
     class_name: str
     read: Callable[[Fields], PolicyShape]
     tensors: Tensors = dataclasses.field(default_factory=dict)
+    further: str = ""
 
     def tensor(self, weight: str) -> Storage:
         """Returns how a weight is stored."""

@@ -18,7 +18,7 @@ from ale_jax.model.families.decoder import (
     silu_experts,
     windowed,
 )
-from ale_jax.model.families.family import LAYER, MATRIX, VECTOR, Family, Storage
+from ale_jax.model.families.family import LAYER, MATRIX, NEXT_LAYER, VECTOR, Family, Storage
 from ale_jax.model.families.fields import Fields
 
 
@@ -90,6 +90,6 @@ GLM4 = Family(
     },
 )
 GLM = Family("glm", "GlmForCausalLM", read, GLM4.tensors)
-GLM4_MOE = Family("glm4_moe", "Glm4MoeForCausalLM", read_moe)
+GLM4_MOE = Family("glm4_moe", "Glm4MoeForCausalLM", read_moe, further=NEXT_LAYER)
 SOLAR_OPEN = Family("solar_open", "SolarOpenForCausalLM", read_solar)
 DOTS1 = Family("dots1", "Dots1ForCausalLM", read_dots)

@@ -43,8 +43,10 @@ class Checkpoint(Protocol):
 
 
 def check_tensors(path: Path, tensors: Mapping[str, Tensor], shape: PolicyShape) -> None:
-    """Raises ValueError unless the names and shapes are those of a checkpoint of such a policy."""
+    """Raises ValueError unless the names and shapes are those of a checkpoint of such a policy.
+    Tensors that predict further tokens (see `Family`) may be there, and are not read."""
     expected = tensor_shapes(shape)
+    further = FAMILIES[shape.family].further.format(layers=shape.num_layers)
     for name, tensor_shape in expected.items():
         if name not in tensors:
             raise ValueError(f"{path}: tensor {name} of shape {tensor_shape} is missing")
@@ -54,7 +56,7 @@ def check_tensors(path: Path, tensors: Mapping[str, Tensor], shape: PolicyShape)
                 f"the model's is {tensor_shape}"
             )
     for name, tensor in tensors.items():
-        if name not in expected:
+        if name not in expected and not (further and name.startswith(further)):
             raise ValueError(f"{tensor.file}: tensor {name} is unexpected in this model")
 
 
