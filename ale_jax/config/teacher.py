@@ -20,8 +20,18 @@ class TeacherConfig(Settings):
         "its weights, named as those of the run, of any family, with the same tokenizer; empty: "
         "there is no teacher.",
     )
+    endpoint: str = setting(
+        "",
+        "in place of weights, http://HOST/v1#MODEL of an API that tells the log-probabilities of a "
+        "prompt of ids, as vLLM does (`prompt_logprobs`), with its key in ALE_TEACHER_KEY. Its "
+        "tokenizer must be the run's, which cannot be checked.",
+    )
     stays: bool = setting(
         True,
         "its weights stay on the devices, sharded as the policy's are; False: they are read for "
         "each step, and given up after it.",
     )
+
+    @property
+    def is_given(self) -> bool:
+        return bool(self.weights or self.endpoint)

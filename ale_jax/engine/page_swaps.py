@@ -32,7 +32,7 @@ class SwappedPages:
     """What some pages of one conversation held.
 
     layers: their arrays, each [G,T,H] or [T,H] for the T tokens of the pages. None until the
-    dispatch that copies them is over. expert_PbLK: the record of the pages, if experts are recorded.
+    dispatch that copies them is over. expert_PbLK: what is recorded of experts, if that is wanted.
     """
 
     num_pages: int

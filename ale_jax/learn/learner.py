@@ -35,7 +35,7 @@ from ale_jax.learn.attention_credit import amplify_by_attention
 from ale_jax.learn.credit import RewardTable, credit_table, credited_samples, tabulate_rewards
 from ale_jax.learn.critics import learn_values
 from ale_jax.learn.old_policies import fill_old_logp
-from ale_jax.learn.reference import divergence_from_reference, with_reference
+from ale_jax.learn.reference import ScoreBatches, divergence_from_reference, with_reference
 from ale_jax.learn.scores import Scores
 from ale_jax.learn.speed import Stopwatch
 from ale_jax.learn.step import TokenUpdate
@@ -187,10 +187,14 @@ def _loss_denominator(batches: Sequence[Batch], algo: AlgoConfig) -> np.float32:
 class Learner:
     """Makes each step's updates, with the programs of a trainer."""
 
-    def __init__(self, options: LearnerOptions, programs: Programs):
+    def __init__(
+        self, options: LearnerOptions, programs: Programs, reference: ScoreBatches | None = None
+    ):
+        """reference: a teacher that no program computes, in place of `programs.reference`."""
         algo = options.algo
         assert (options.critics.count > 0) == algo.advantage.from_critics
         self._options, self._programs = options, programs
+        self._reference = reference or programs.reference
 
     def learn(
         self, groups: Sequence[Group], imitated: Sequence[Sample], version: int
@@ -237,9 +241,6 @@ class Learner:
         """Returns the log-probability of each policy token, float32 [B, T]; 0 elsewhere. weights: a
         version that the trainer keeps."""
         return self._programs.logp([batch], weights=weights)[0]
-
-    def _reference(self, batches: Sequence[Batch]) -> list[Scores]:
-        return self._programs.reference(batches)
 
     def _divergence(self, batches: list[Batch], sampled: Sequence[Sample]) -> dict[str, float]:
         """Returns the divergence from the reference over all that was sampled, if it is wanted."""

@@ -23,6 +23,9 @@ REFERENCE = "reference"  # names it among a run's states
 REFERENCE_DIR = "reference"
 
 
+ScoreBatches = Callable[[Sequence[Batch]], Sequence[Scores]]
+
+
 @dataclasses.dataclass(frozen=True)
 class Reference:
     """weights: returns them, and is called once for the batches of a step."""
@@ -36,9 +39,7 @@ class Reference:
         return [self.score(params, batch) for batch in batches]
 
 
-def with_reference(
-    batches: Sequence[Batch], reference: Callable[[Sequence[Batch]], Sequence[Scores]]
-) -> list[Batch]:
+def with_reference(batches: Sequence[Batch], reference: ScoreBatches) -> list[Batch]:
     """Fills in logp_ref_BT, and, if they are told, the most probable tokens."""
     return [
         dataclasses.replace(

@@ -12,7 +12,7 @@ from ale_jax.data.journal import JOURNAL_DIR, Journal
 from ale_jax.data.replay import DroppedGroup
 from ale_jax.errors import RolloutsFailed
 from ale_jax.learn.checkpoint import Checkpoints
-from ale_jax.learn.reference import REFERENCE, load_reference
+from ale_jax.learn.reference import REFERENCE, ScoreBatches, load_reference
 from ale_jax.learn.step import logp_diff_limit
 from ale_jax.monitor.evaluations import (
     FINAL,
@@ -45,6 +45,7 @@ from ale_jax.system.start import (
 from ale_jax.system.step_metrics import StepReport
 from ale_jax.system.stopping import StopSignals
 from ale_jax.system.tasks import Cursor, require_judged, tally
+from ale_jax.system.teacher_endpoint import TeacherEndpoint
 from ale_jax.system.train_loop import train_loop
 from ale_jax.system.untrained import UntrainedSteps
 from ale_jax.system.watchdog import STACKS_FILE, Sign, Watchdog, append_stacks
@@ -203,12 +204,7 @@ class Run:
         resampler = open_resampler(self.setting, self.start, scheduler, logger)
         before = processes.traffic()
         logger.progress.phase(config.algo.name, config.rl.steps, cursor.step)
-        if config.teacher.weights:
-            self.start.trainer.open_teacher()
-        elif config.algo.loss.reads_reference:
-            record, files = logger.events.record, self.setting.files
-            load_reference(self.setting.path, REFERENCE, record, files)
-        learner = self.start.trainer.make_learner()
+        learner = self.start.trainer.make_learner(self._open_reference())
         feed = GroupFeed(config, cursor, scheduler, resampler, journal, self._note_dropped)
         cursor = train_loop(cursor, config, learner, feed, resampler, self)
         for each, earlier in zip(processes.traffic(), before, strict=True):
@@ -216,6 +212,19 @@ class Run:
             detail = f"{sent.sent >> 10} KiB to another process, {sent.rows >> 10} KiB of them rows"
             logger.events.record("traffic", detail, sent=sent.sent, rows=sent.rows)
         return cursor
+
+    def _open_reference(self) -> ScoreBatches | None:
+        """Returns the teacher, if it is behind an endpoint. Another reference becomes the
+        trainer's."""
+        config, trainer = self.setting.config, self.start.trainer
+        if config.teacher.endpoint:
+            return TeacherEndpoint.of(config, trainer.policy.vocab_size).scores
+        if config.teacher.weights:
+            trainer.open_teacher()
+        elif config.algo.loss.reads_reference:
+            record, files = self.logger.events.record, self.setting.files
+            load_reference(self.setting.path, REFERENCE, record, files)
+        return None
 
     def _note_dropped(self, group: DroppedGroup, task: Task) -> None:
         self.logger.note_dropped(group, task)

@@ -123,7 +123,7 @@ def _always(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Itera
             yield Need("weights of older versions, for pi_old", older * _bytes(moved))
     if config.teacher.stays and (teacher := teacher_bytes(config, policy, mesh)):
         yield Need("weights of the teacher", teacher)
-    if config.algo.loss.reads_reference and not config.teacher.weights:
+    if config.algo.loss.reads_reference and not config.teacher.is_given:
         yield Need("weights of the reference", _bytes(moved))
     optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
     moments = jax.eval_shape(optimizer.init, moved)

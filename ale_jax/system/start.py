@@ -257,7 +257,7 @@ def keep_reference(setting: Setting, logger: RunLogger) -> None:
     """Stores the reference policy if the divergence from it is trained or measured, and there is no
     teacher. Later checkpoints do not contain it, as they hold later weights."""
     config = setting.config
-    if config.algo.loss.reads_reference and not config.teacher.weights:
+    if config.algo.loss.reads_reference and not config.teacher.is_given:
         record, lease = logger.events.record, setting.workdir.lease
         save_reference(setting.path, REFERENCE, record, setting.files, lease)
 

@@ -21,6 +21,7 @@ from ale_jax.model.sharding import param_shardings
 from ale_jax.model.tokenizer_folder import read_folder
 from ale_jax.model.weights.hub import locate
 from ale_jax.model.weights.load import load_params, open_checkpoint, read_shape
+from ale_jax.worlds.endpoint import Endpoint
 
 
 def teacher_shape(config: RunConfig, vocab_size: int) -> PolicyShape:
@@ -76,18 +77,40 @@ def teacher_bytes(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh | M
 
 
 def check_distillation(config: RunConfig) -> None:
-    """Raises ValueError for a teacher, credit or groups that the loss does not read."""
+    """Raises ValueError for a teacher, credit or groups that the loss does not read, and for
+    replies that an endpoint could not score."""
     loss, teacher = config.algo.loss, config.teacher
-    if teacher.weights and not loss.reads_reference:
+    if teacher.weights and teacher.endpoint:
         raise ValueError(
-            f"teacher.weights {teacher.weights} is not read: set algo.loss.kl_weight and "
-            "kl_estimator, or measure_kl, or leave it out"
+            f"teacher.weights {teacher.weights} and teacher.endpoint {teacher.endpoint} are two "
+            "teachers: leave one of them out"
+        )
+    if teacher.is_given and not loss.reads_reference:
+        raise ValueError(
+            f"teacher.weights {teacher.weights}{teacher.endpoint} is not read: set "
+            "algo.loss.kl_weight and kl_estimator, or measure_kl, or leave it out"
         )
     if not (teacher.stays or teacher.weights):
         raise ValueError("teacher.stays False is of a teacher: set teacher.weights, or it to True")
-    if loss.kind != "none":
-        return
-    if not (teacher.weights or loss.observation_weight):
+    if teacher.endpoint:
+        _check_endpoint(config)
+    if loss.kind == "none":
+        _check_alone(config)
+
+
+def _check_endpoint(config: RunConfig) -> None:
+    Endpoint.read(config.teacher.endpoint, "teacher.endpoint")
+    sampling, agent = config.train_sampling, config.external_agent.command
+    if sampling.temperature != 1.0 or sampling.cuts or agent:
+        what = "requests of external_agent" if agent else "train_sampling"
+        raise ValueError(
+            "teacher.endpoint tells how probable tokens are at temperature 1 among all, and "
+            f"{what} may be otherwise: give teacher.weights, or sample so"
+        )
+
+
+def _check_alone(config: RunConfig) -> None:
+    if not (config.teacher.is_given or config.algo.loss.observation_weight):
         raise ValueError(
             "algo.loss.kind none, without a teacher, learns nothing but to stay where it begins: "
             "set teacher.weights, or choose a loss"

@@ -29,7 +29,7 @@ from ale_jax.learn.critics import Critics
 from ale_jax.learn.learner import Learner, LearnerOptions
 from ale_jax.learn.manifest import Digests
 from ale_jax.learn.old_policies import WeightHistory
-from ale_jax.learn.reference import REFERENCE, Reference
+from ale_jax.learn.reference import REFERENCE, Reference, ScoreBatches
 from ale_jax.learn.rows import own_rows
 from ale_jax.learn.schedule import begin_decay
 from ale_jax.learn.scores import Scores, make_logp, make_score
@@ -85,11 +85,13 @@ class Trainer:
         self._published: tuple[list[Params], int] | None = None
         self.engines: Engines | None = None
 
-    def make_learner(self) -> Learner:
-        """Makes what decides, in the first process, on the updates that this trainer makes."""
+    def make_learner(self, reference: ScoreBatches | None = None) -> Learner:
+        """Makes what decides, in the first process, on the updates that this trainer makes.
+        reference: as of `Learner`."""
         config = self.config
         amplified = config.attention_credit.credit != "none"
-        return Learner(LearnerOptions(config.algo, config.critics, amplified, config.learn), self)
+        options = LearnerOptions(config.algo, config.critics, amplified, config.learn)
+        return Learner(options, self, reference)
 
     @property
     def warming_up(self) -> bool:

@@ -1,16 +1,18 @@
-"""A model behind any endpoint with OpenAI's chat completions."""
+"""A model behind any endpoint with OpenAI's API."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import httpx
 
 from ale_jax.worlds.replies import reply_text
+
+T = TypeVar("T")
 
 TIMEOUT = httpx.Timeout(600.0, connect=10.0)
 ATTEMPTS = 5
@@ -67,19 +69,41 @@ class Endpoint:
     ) -> Completion:
         """Asks the model to go on after some messages. fields: of the request, such as temperature.
         A busy endpoint is asked again, ATTEMPTS times in all. EndpointError if it has no answer."""
-        response = self._posted(client, {"model": self.model, "messages": messages, **fields})
+        asked = {"messages": messages, **fields}
+        response = self._posted(client, "chat/completions", asked)
         if response.status_code == 400 and any(words in response.text for words in FULL):
             raise ContextFull(f"{self.url}: {response.text[:SAID_CHARS]}")
+        return self._read(response, _completion)
+
+    def score(self, client: httpx.Client, ids: Sequence[int], top: int) -> Sequence[Any]:
+        """Asks how probable each token of a prompt is, as vLLM answers `prompt_logprobs`: for each
+        but the first an object, whose keys are ids, of the token itself and of the `top` most
+        probable ones. What it holds is not checked. Errors as of `complete`."""
+        # A completion has at least one token.
+        asked = {"prompt": list(ids), "max_tokens": 1, "prompt_logprobs": top}
+        response = self._posted(client, "completions", asked)
+
+        def told(answer: Any) -> Sequence[Any]:
+            (choice,) = answer["choices"]
+            found = choice["prompt_logprobs"]
+            if not isinstance(found, list) or len(found) != len(ids):
+                raise ValueError("not one for each token")
+            return found
+
+        return self._read(response, told)
+
+    def _read(self, response: httpx.Response, read: Callable[[Any], T]) -> T:
         try:
             if response.status_code != 200:
                 raise ValueError("an error")
-            return _completion(response.json())
+            return read(response.json())
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as broken:
             said = f"{response.status_code}: {response.text[:SAID_CHARS]}"
             raise EndpointError(f"{self.url} answers {said}") from broken
 
-    def _posted(self, client: httpx.Client, body: Mapping[str, Any]) -> httpx.Response:
-        url = f"{self.url}/chat/completions"
+    def _posted(self, client: httpx.Client, path: str, asked: Mapping[str, Any]) -> httpx.Response:
+        url = f"{self.url}/{path}"
+        body = {"model": self.model, **asked}
         # Half a surrogate cannot be sent, and may stand in what a policy or a sandbox wrote.
         content = json.dumps(body, ensure_ascii=False).encode(errors="replace")
         headers = {"Content-Type": "application/json"}

@@ -129,6 +129,22 @@ REFUSED = {
         {"teacher": {"weights": "x"}},
         r"teacher\.weights x is not read: set algo\.loss\.kl_weight",
     ),
+    "two teachers": (
+        {"teacher": {"weights": "x", "endpoint": "http://127.0.0.1/v1#z"}},
+        r"weights x and teacher\.endpoint http://127.0.0.1/v1#z are two",
+    ),
+    "an endpoint without a model": (
+        {"algo": {"loss": {"measure_kl": True}}, "teacher": {"endpoint": "http://127.0.0.1/v1"}},
+        r"teacher\.endpoint 'http://127.0.0.1/v1' must be http://HOST/v1#MODEL",
+    ),
+    "an endpoint that does not know how tokens were drawn": (
+        {
+            "algo": {"loss": {"measure_kl": True}},
+            "teacher": {"endpoint": "http://127.0.0.1/v1#z"},
+            "train_sampling": {"temperature": 0.7},
+        },
+        r"train_sampling may be otherwise",
+    ),
     "no teacher that could stay": ({"teacher": {"stays": False}}, r"set teacher\.weights"),
     "nothing to learn from but the start": (
         {"algo": {"loss": ALONE | SAMPLED}},
