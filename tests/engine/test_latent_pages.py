@@ -15,7 +15,7 @@ from ale_jax.config.model import FLOAT32, Compute, LoraShape
 from ale_jax.engine.engine import Engine
 from ale_jax.model.generate import prefill_and_decode
 from ale_jax.model.lora import new_adapters, trained, with_trained
-from ale_jax.model.memory import empty_cache
+from ale_jax.model.memory import cache_shardings, empty_cache
 from ale_jax.model.params import init_params
 from ale_jax.model.sampling_weights import sampling_weights
 from ale_jax.model.sharding import make_mesh, param_shardings
@@ -113,7 +113,9 @@ def test_on_a_mesh_each_device_has_the_latents_of_its_own_conversations(roomy):
         for (_, reply), (_, wanted) in zip(turns, expected, strict=True):
             np.testing.assert_array_equal(reply.ids, wanted.ids)
             np.testing.assert_allclose(reply.logp_plain, wanted.logp_plain, atol=1e-5)
-    for pages in jax.tree.leaves(engine._cache):
+    places = cache_shardings(LATENT, mesh)
+    for pages, place in zip(jax.tree.leaves(engine._cache), places, strict=True):
+        assert pages.sharding.is_equivalent_to(place, pages.ndim)  # as it was in the beginning
         assert {each.data.shape for each in pages.addressable_shards} == {(12, 8, 32)}
 
 
