@@ -284,6 +284,11 @@ class LoraShape(Settings):
         "gate, up and down, of every expert too; or patterns of layers.NUMBER.NAME, such as "
         "'layers.1?.*'. What fits no map is refused with the names that there are.",
     )
+    start: str = setting(
+        "",
+        "a folder in PEFT's format whose adapters training starts from; empty: new ones. rank, "
+        "alpha, rslora and targets must be as they are there.",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -291,6 +296,8 @@ class LoraShape(Settings):
             raise ValueError(f"lora.alpha {self.alpha} must be > 0: twice the rank is usual")
         if self.rank and not self.targets:
             raise ValueError(f"lora.targets is empty: {ALL_LINEAR!r} takes all maps of the layers")
+        if self.start and not self.rank:
+            raise ValueError(f"lora.start {self.start!r:.80} has no meaning at lora.rank 0")
 
     @property
     def scale(self) -> float:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 import optax
 from jax.sharding import AbstractMesh, Mesh
 
@@ -27,12 +28,13 @@ from ale_jax.learn.state import (
     with_new_adapters,
 )
 from ale_jax.learn.stored import abstract_digests, digests_of, restored, stored
-from ale_jax.model.lora import entries, merged, without_adapters
+from ale_jax.model.lora import entries, merged, trained, with_trained, without_adapters
 from ale_jax.model.params import Params
 from ale_jax.model.sharding import make_mesh, param_shardings
 from ale_jax.model.tokenizer import ChatTokenizer
-from ale_jax.model.weights.export import export, save_peft
+from ale_jax.model.weights.export import export
 from ale_jax.model.weights.load import load_params, open_checkpoint
+from ale_jax.model.weights.peft import load_peft, save_peft
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.workdir import CHECKPOINTS_DIR, Workdir
 
@@ -93,10 +95,19 @@ def _say(kind: str, detail: str, **_: str | int | float) -> None:
 def first_state(
     config: RunConfig, policy: PolicyShape, optimizer: optax.GradientTransformation, mesh: Mesh
 ) -> TrainState:
-    """Returns the state at step 0. Errors: ValueError for a damaged checkpoint."""
+    """Returns the state at step 0. Errors: ValueError for a damaged checkpoint, or adapters that
+    are not as the config says."""
     params = base_weights(config, policy, mesh)
     params = with_new_adapters(jax.random.key(config.seed), params, policy, config.lora, mesh)
+    if config.lora.start:
+        adapters = load_peft(Path(config.lora.start), policy, config.lora)
+        params = with_trained(params, jax.tree.map(_placed, adapters, trained(params)))
     return begin(params, optimizer, mesh)
+
+
+def _placed(given: np.ndarray, as_there: jax.Array) -> jax.Array:
+    """An array that every process has, on the devices of another one of its shape."""
+    return jax.make_array_from_callback(given.shape, as_there.sharding, given.__getitem__)
 
 
 def base_weights(config: RunConfig, policy: PolicyShape, mesh: Mesh) -> Params:
@@ -129,7 +140,8 @@ def export_run(config: RunConfig, workdir: Workdir, out: Path, adapter: bool) ->
         _check_adapters(config)
     if adapter:
         step, state, _, tokenizer = newest_stored(config, workdir.path)
-        save_peft(out, entries(state.params), config.lora, config.weights, tokenizer)
+        policy = policy_shape(config, tokenizer.vocab_size)
+        save_peft(out, entries(state.params), policy, config.lora, config.weights, tokenizer)
         return step
     step, state, _, tokenizer = newest_state(config, workdir.path)
     export(out, merged(state.params), policy_shape(config, tokenizer.vocab_size), tokenizer)

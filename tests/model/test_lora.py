@@ -1,13 +1,11 @@
 """Adapters change nothing at first, are trained alone, and merge into the same function."""
 
 import dataclasses
-import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from ale_jax.config.hardware import MeshShape
 from ale_jax.config.learn import Shape
@@ -20,7 +18,6 @@ from ale_jax.model.params import init_params
 from ale_jax.model.policy import hidden_states, logits
 from ale_jax.model.sampling_weights import sampling_weights
 from ale_jax.model.sharding import make_mesh, spec
-from ale_jax.model.weights.export import save_peft
 from tests.learn.test_step import MUON, sample_transcripts, transcript_loss
 from tests.model.shapes import DENSE, MIXED
 
@@ -103,45 +100,13 @@ def test_weights_that_need_nothing_are_served_as_they_are():
     assert sampling_weights(params, MIXED, Compute()) is params
 
 
-def test_the_export_says_the_same_in_pefts_names(tmp_path):
-    params = init_params(jax.random.key(0), DENSE)
-    adapters = new_adapters(jax.random.key(1), DENSE, LORA)
-    params |= jax.tree.map(lambda a: jax.random.normal(jax.random.key(2), a.shape), adapters)
-    out = tmp_path / "out"
-    save_peft(out, params, LORA, "org/base@v2")
-    config = json.loads((out / "adapter_config.json").read_text())
-    assert (config["base_model_name_or_path"], config["revision"]) == ("org/base", "v2")
-    assert set(config["target_modules"]) == {f"{target}_proj" for target in NAMES}
-    tensors = load_file(out / "adapter_model.safetensors")
-    assert len(tensors) == 2 * len(NAMES) * DENSE.num_layers
-    full = merged(params | {"adapter_scale": config["lora_alpha"] / config["r"]})
-    for name, module in (("o_NHD", "self_attn.o_proj"), ("down_FD", "mlp.down_proj")):
-        key = f"base_model.model.model.layers.1.{module}"
-        product = tensors[f"{key}.lora_B.weight"] @ tensors[f"{key}.lora_A.weight"]
-        added = full["layers"][1][name] - params["layers"][1][name]
-        expected = np.asarray(added).reshape(-1, DENSE.width).T
-        found = config["lora_alpha"] / config["r"] * product
-        np.testing.assert_allclose(found, expected, atol=1e-4)
-
-
-def test_what_peft_has_no_names_for_is_refused(tmp_path):
-    params = init_params(jax.random.key(0), MIXED)
-    adapters = new_adapters(jax.random.key(1), MIXED, LORA)
-    with pytest.raises(ValueError, match=r"layer 1 has adapters of \w+ in each expert"):
-        save_peft(tmp_path / "out", params | adapters, LORA, "base")
-    with pytest.raises(ValueError, match="trained in full"):
-        save_peft(tmp_path / "out", params, LORA, "base")
-    with pytest.raises(ValueError, match="exists: name a folder that does not"):
-        save_peft(tmp_path, params | adapters, LORA, "base")
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     ("changes", "answer"),
     [
         ({"rank": -1}, "rank -1 must be at least 0"),
         ({"alpha": 0.0}, "lora.alpha 0.0 must be > 0"),
         ({"targets": ()}, "lora.targets is empty: 'all-linear' takes all maps"),
+        ({"rank": 0, "start": "there"}, "lora.start 'there' has no meaning at lora.rank 0"),
     ],
 )
 def test_an_impossible_adapter_is_refused(changes, answer):

@@ -30,7 +30,7 @@ from ale_jax.system.workdir import Workdir
 
 MESSAGES = [{"role": "user", "content": "Read lemon.txt."}]
 TOKENS = np.arange(24).reshape(2, 12)
-LORA = {"rank": 2, "alpha": 4.0, "rslora": False, "targets": ("q", "o")}
+LORA = {"rank": 2, "alpha": 4.0, "rslora": False, "targets": ("q", "o"), "start": ""}
 FLAGS = ("--config.lora.rank=2", "--config.lora.alpha=4.0", "--config.lora.targets=('q', 'o')")
 
 

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from ale_jax.learn.state import make_optimizer
+from ale_jax.model.lora import new_adapters, trained, with_trained
 from ale_jax.model.params import init_params
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.model.weights.export import export
+from ale_jax.model.weights.peft import save_peft
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.checks import check_devices, checked_config
 from ale_jax.system.states import first_state
@@ -35,7 +37,9 @@ def checkpoint(tmp_path_factory):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("lora", [{}, {"rank": 2, "alpha": 4.0, "targets": ("q", "down")}])
+@pytest.mark.parametrize(
+    "lora", [{}, {"rank": 2, "alpha": 4.0, "rslora": False, "targets": ("q", "down"), "start": ""}]
+)
 def test_the_first_weights_are_those_of_the_checkpoint(checkpoint, lora):
     folder, params = checkpoint
     config = _config(folder, **({"lora": lora} if lora else {}))
@@ -47,6 +51,20 @@ def test_the_first_weights_are_those_of_the_checkpoint(checkpoint, lora):
     assert ("adapters" in state.params) == bool(lora)
     found = {name: state.params[name] for name in params}
     jax.tree.map(np.testing.assert_array_equal, found, params)
+
+
+@pytest.mark.heavy
+def test_adapters_start_as_a_folder_in_pefts_format_has_them(checkpoint, tmp_path):
+    folder, _ = checkpoint
+    lora = {"rank": 2, "alpha": 4.0, "rslora": False, "targets": ("q", "v"), "start": ""}
+    config = _config(folder, lora=lora | {"start": str(tmp_path / "start")})
+    policy = policy_shape(config, tokenizer_size=300)
+    given = new_adapters(jax.random.key(5), policy, config.lora)
+    given = with_trained(given, jax.tree.map(lambda x: x + 0.1, trained(given)))
+    save_peft(tmp_path / "start", given, policy, config.lora, "base")
+    optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
+    state = first_state(config, policy, optimizer, make_mesh(config.mesh))
+    jax.tree.map(np.testing.assert_array_equal, trained(state.params), trained(given))
 
 
 def test_weights_of_another_shape_are_refused_by_field(checkpoint):

@@ -1,5 +1,5 @@
-"""Exports weights for other libraries: a folder that transformers loads and that computes the same,
-or the adapters alone, in PEFT's format."""
+"""Exports weights for other libraries: a folder that transformers loads and that computes the
+same."""
 
 from __future__ import annotations
 
@@ -15,16 +15,12 @@ from typing import Any
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from safetensors.numpy import save_file
 
 from ale_jax.config.architecture import PolicyShape
-from ale_jax.config.model import LoraShape
 from ale_jax.files import write_json
-from ale_jax.model.lora import map_name
 from ale_jax.model.params import Params
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.config import to_config
-from ale_jax.model.weights.hub import is_name, split
 from ale_jax.model.weights.layout import Stored, filler_shapes, is_stored, layout
 from ale_jax.model.weights.safetensors_file import (
     CONFIG,
@@ -37,8 +33,6 @@ from ale_jax.model.weights.safetensors_file import (
 
 GENERATION_CONFIG = "generation_config.json"
 MAX_SHARD_BYTES = 5_000_000_000  # as in transformers
-ATTENTION = ("q", "k", "v", "o")
-PEFT_PREFIX = "base_model.model.model.layers"
 
 
 def export(
@@ -63,7 +57,7 @@ def export(
         for _ in _tensors(params, shape, kinds):  # only takes part in the gathering
             pass
         return
-    with _new_folder(path) as folder:
+    with new_folder(path) as folder:
         _write_shards(folder, _cut(kinds, max_shard_bytes), _tensors(params, shape, kinds))
         write_json(folder / CONFIG, _with_dtype(config, params["embed_VD"].dtype))
         if tokenizer is not None:
@@ -78,9 +72,9 @@ def _with_dtype(config: dict[str, Any], dtype: np.dtype) -> dict[str, Any]:
 
 
 @contextmanager
-def _new_folder(path: Path) -> Iterator[Path]:
-    """A folder to write to within the block, which becomes `path` at its end; removed instead if an
-    exception ends it."""
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yields a folder to write to within the block, which becomes `path` at its end; removed
+    instead if an exception ends it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
@@ -160,73 +154,3 @@ def _write_shards(
     if len(shards) > 1:
         total = sum(kind.num_bytes for kinds in shards for kind in kinds.values())
         write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": where})
-
-
-def save_peft(
-    path: Path,
-    params: Params,
-    lora: LoraShape,
-    base_model: str,
-    tokenizer: ChatTokenizer | None = None,
-) -> None:
-    """Writes the adapters of `params`, with the tokenizer, to a new folder, which appears complete
-    or not at all. base_model: path of the base weights, or name@revision, as hub.locate takes them
-    (not a .gguf file).
-
-    Raises:
-      ValueError: the folder exists; there are no adapters; or experts have some, for which PEFT's
-        format has no names.
-    """
-    if path.exists():
-        raise ValueError(f"{path} exists: name a folder that does not")
-    if "adapters" not in params:
-        raise ValueError("there are no adapters to export: these weights were trained in full")
-    tensors = {
-        f"{PEFT_PREFIX}.{layer}.{module}": array
-        for layer, adapters in enumerate(params["adapters"])
-        for name, adapter in adapters.items()
-        for module, array in _adapter_tensors(layer, name, adapter).items()
-    }
-    name, revision = split(base_model) if is_name(base_model) else (base_model, None)
-    config = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": name,
-        "revision": revision,
-        "r": lora.rank,
-        "lora_alpha": lora.alpha,
-        "lora_dropout": 0.0,
-        "bias": "none",
-        "fan_in_fan_out": False,
-        "use_rslora": lora.rslora,
-        "target_modules": sorted(
-            {f"{map_name(name)}_proj" for layer in params["adapters"] for name in layer}
-        ),
-        "inference_mode": True,
-    }
-    with _new_folder(path) as folder:
-        save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-        write_json(folder / "adapter_config.json", config)
-        if tokenizer is not None:
-            tokenizer.save(folder)
-
-
-def _adapter_tensors(layer: int, name: str, adapter: Params) -> dict[str, np.ndarray]:
-    target, axes = map_name(name), name.rpartition("_")[2]
-    if axes.startswith("E"):
-        raise ValueError(
-            f"layer {layer} has adapters of {target} in each expert, which PEFT has no names for: "
-            "export the merged weights, or leave gate, up and down out of lora.targets"
-        )
-    if name.startswith(("q_down", "q_up", "kv_", "delta_")):
-        raise ValueError(
-            f"layer {layer} has adapters of {name}, which are not written in PEFT's format: export "
-            "the merged weights"
-        )
-    block = "self_attn" if target in ATTENTION else "mlp"
-    a, b = np.asarray(adapter["a"]), np.asarray(adapter["b"])
-    rank = a.shape[-1]
-    return {  # torch's linear layers store [out, in]
-        f"{block}.{target}_proj.lora_A.weight": np.ascontiguousarray(a.reshape(-1, rank).T),
-        f"{block}.{target}_proj.lora_B.weight": np.ascontiguousarray(b.reshape(rank, -1).T),
-    }
