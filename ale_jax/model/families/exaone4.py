@@ -41,7 +41,11 @@ def read_moe(fields: Fields) -> PolicyShape:
         shared=width * fields.count("num_shared_experts"),
     )
     norm, plain = rms(fields), dense(fields)
-    fields.get("first_k_dense_replace")  # the types say it
+    for name in ("first_k_dense_replace", "first_last_k_dense_replace", "num_nextn_predict_layers"):
+        fields.get(name)  # the types say it, or it only speeds up decoding
+    for name, only in (("scoring_func", "sigmoid"), ("topk_method", "noaux_tc")):
+        fields.require(name, only)
+    fields.require("is_moe_layer", [each != DENSE for each in feed_types(fields)])
     feeds = [plain if each == DENSE else experts for each in feed_types(fields)]
     layers = [Layer(*both, norm) for both in zip(_mixers(fields), feeds, strict=True)]
     return decoder(fields, layers, norm)

@@ -19,11 +19,22 @@ HARMLESS = frozenset(
         *("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id"),
         *("attention_dropout", "hidden_dropout", "residual_dropout", "resid_pdrop", "embd_pdrop"),
         *("output_router_logits", "router_aux_loss_coef", "router_z_loss_coef"),
-        *("router_jitter_noise", "attn_implementation", "unsloth_fixed"),
+        *("router_jitter_noise", "attn_implementation", "cache_implementation", "unsloth_fixed"),
         # The parts of positions that text has in common.
         *("mrope_section", "mrope_interleaved"),
     )
 )
+
+# What some models' own code reads, with the value that says of a model that it does not have it.
+NEUTRAL = {
+    "attention_bias": False,
+    "mlp_bias": False,
+    "lm_head_bias": False,
+    "use_mrope": False,
+    "use_sliding_window": False,
+    "full_attn_mod": 1,
+    "interpolate_factor": 1,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +104,8 @@ class Fields:
     def refuse_rest(self) -> None:
         """Raises ValueError if there is a field that nobody has asked for."""
         for name, value in self.values.items():
-            if value is not None and name not in self.taken | HARMLESS:
+            is_neutral = name in NEUTRAL and value == NEUTRAL[name]
+            if value is not None and not is_neutral and name not in self.taken | HARMLESS:
                 raise self.error(f"{name} {value!r:.60} is not supported: nothing here reads it")
 
     def _given(self, name: str, default: Any) -> Any:

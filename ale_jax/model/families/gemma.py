@@ -22,6 +22,7 @@ from ale_jax.model.families.fields import Fields
 def read(fields: Fields) -> PolicyShape:
     bias, norm = fields.flag("attention_bias"), rms(fields, plus_one=True)
     fields.require("use_bidirectional_attention", False)
+    fields.require("hidden_activation", fields.get("hidden_act"))
     layer = Layer(attention(fields, bias=bias, out_bias=bias), dense(fields), norm)
     layers = [layer] * num_layers(fields)
     return decoder(fields, layers, norm, embed_scale=fields.count("hidden_size") ** 0.5)
@@ -56,6 +57,7 @@ def _sandwiched(fields: Fields, mixers: list[Attention]) -> PolicyShape:
     """Of layers with norms on both sides of each block, if they are not VaultGemma's."""
     place = "before" if fields.get("model_type") == "vaultgemma" else "both"
     norm, feed = rms(fields, plus_one=True, place=place), dense(fields, act="hidden_activation")
+    fields.require("hidden_act", fields.get("hidden_activation"))
     cap = _cap(fields, "final_logit_softcapping")
     layers, scale = [Layer(each, feed, norm) for each in mixers], fields.count("hidden_size") ** 0.5
     return decoder(fields, layers, norm, embed_scale=scale, logit_cap=cap)

@@ -33,7 +33,8 @@ def read(fields: Fields) -> PolicyShape:
 def read_ministral3(fields: Fields) -> PolicyShape:
     given, plain = fields.part("rope_parameters"), attention(fields, rope=None)
     every = given.number("original_max_position_embeddings")
-    growth = Growth(given.number("llama_4_scaling_beta"), every)
+    rate = given.get("llama_4_scaling_beta")
+    growth = None if rate == 0 else Growth(given.number("llama_4_scaling_beta"), every)
     given.get("max_position_embeddings")  # that of the file itself counts
     rope = rope_of(fields, given, plain.head_width)
     types = [SLIDING if fields.get("sliding_window") else FULL] * num_layers(fields)

@@ -19,7 +19,8 @@ def read(fields: Fields) -> PolicyShape:
     bias = fields.flag("attention_bias")
     mixer = attention(fields, bias=bias, out_bias=bias, qk_norm="head")
     fields.require("use_sliding_window", False)
-    fields.get("sliding_window")
+    for name in ("sliding_window", "max_window_layers"):
+        fields.get(name)
     experts = silu_experts(
         fields,
         "num_local_experts" if fields.get("num_local_experts") else "num_experts",

@@ -22,8 +22,9 @@ def read(fields: Fields) -> PolicyShape:
     full = attention(fields, bias=bias, out_bias=bias)
     mixers = windowed(fields, full, layer_types(fields))
     has_rope = fields.items("no_rope_layers")  # 1 for a layer that has one
-    for name in ("use_sliding_window", "no_rope_layer_interval"):  # the lists say it
-        fields.get(name)
+    for name in ("use_sliding_window", "max_window_layers", "no_rope_layer_interval"):
+        fields.get(name)  # the lists say it
+    fields.get("pretraining_tp")
     if len(has_rope) != len(mixers) or not all(each in (0, 1) for each in has_rope):
         raise fields.error(f"no_rope_layers {has_rope!r:.60} must have a 0 or 1 for each layer")
     mixers = [

@@ -3,7 +3,8 @@ they are read.
 
 MXFP4, as gpt-oss has its experts: blocks of 32 numbers of four bits (e2m1), each with a power of
 two (Open Compute Project, microscaling formats 1.0). FP8, as DeepSeek V3 and Qwen3-FP8 have their
-linear maps: numbers of eight bits (e4m3), and a float32 scale for each tile of 128 x 128.
+linear maps: numbers of eight bits (e4m3), and a float32 scale for each tile of 128 x 128, or, as
+Devstral 2 has them, for each map.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import ml_dtypes
 import numpy as np
@@ -83,15 +85,35 @@ class TiledFp8:
 
 
 @dataclasses.dataclass(frozen=True)
-class Quantisation:
-    """How a folder's tensors are stored. tile: of FP8; None: it is MXFP4."""
+class ScaledFp8:
+    """A map with one scale for all of it."""
 
+    values: Tensor
+    scale: Tensor
+
+    @property
+    def file(self) -> Path:
+        return self.values.file
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    def read(self, bounds: Bounds) -> np.ndarray:
+        return self.values.read(bounds).astype(np.float32) * self.scale.read(()).astype(np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Quantisation:
+    """How a folder's tensors are stored. tile: of FP8; None: a map has one scale."""
+
+    method: Literal["mxfp4", "fp8"]
     tile: tuple[int, int] | None = None
 
     @property
     def types(self) -> dict[str, np.dtype]:
         """The types of tensors that are not numbers by themselves, by safetensors' names."""
-        if self.tile is None:
+        if self.method == "mxfp4":
             return {"U8": np.dtype(np.uint8)}
         return {"F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn)}
 
@@ -100,12 +122,14 @@ class Quantisation:
         name, for parts that do not fit together."""
         found = dict(tensors)
         for name in tensors:
-            if self.tile is None and name.endswith("_blocks"):
+            if self.method == "mxfp4" and name.endswith("_blocks"):
                 whole = name.removesuffix("_blocks")
                 found[whole] = _mxfp4(whole, found.pop(name), found.pop(f"{whole}_scales", None))
-            if self.tile is not None and name.endswith("_scale_inv"):
+            if self.method == "fp8" and name.endswith("_scale_inv"):
                 whole = name.removesuffix("_scale_inv")
                 found[whole] = _fp8(whole, found.get(whole), found.pop(name), self.tile)
+            if self.method == "fp8" and name.endswith(".activation_scale"):
+                found.pop(name)  # activations are not quantised here
         return found
 
 
@@ -120,15 +144,17 @@ def _mxfp4(name: str, blocks: Tensor, scales: Tensor | None) -> Mxfp4:
     return Mxfp4(blocks, scales)
 
 
-def _fp8(name: str, values: Tensor | None, scales: Tensor, tile: tuple[int, int]) -> TiledFp8:
+def _fp8(
+    name: str, values: Tensor | None, scales: Tensor, tile: tuple[int, int] | None
+) -> TiledFp8 | ScaledFp8:
     given = () if values is None else values.shape
-    tiles = tuple(-(-size // each) for size, each in zip(given, tile))
+    tiles = tuple(-(-size // each) for size, each in zip(given, tile)) if tile else ()
     if values is None or len(given) != 2 or scales.shape != tiles:
         raise ValueError(
             f"{scales.file}: tensor {name}: scales of shape {scales.shape} are not one for each "
-            f"tile of {tile} of {given}"
+            f"tile of {tile or 'any size'} of {given}"
         )
-    return TiledFp8(values, scales, tile)
+    return TiledFp8(values, scales, tile) if tile else ScaledFp8(values, scales)
 
 
 def read_quantisation(fields: Fields) -> Quantisation | None:
@@ -142,14 +168,29 @@ def read_quantisation(fields: Fields) -> Quantisation | None:
         given.get(name)  # the tensors themselves say which of them are quantised
     if method == "mxfp4":
         given.refuse_rest()
-        return Quantisation()
+        return Quantisation("mxfp4")
     if method != "fp8":
         raise fields.error(f"{FIELD}.quant_method {method!r:.40} is not one of mxfp4, fp8")
-    for name, only in (("fmt", "e4m3"), ("activation_scheme", "dynamic"), ("expert_dtype", "fp8")):
-        given.require(name, only)
-    given.get("scale_fmt")  # how scales were rounded
-    tile = given.items("weight_block_size") or [128, 128]
-    if len(tile) != 2 or not all(type(size) is int and size > 0 for size in tile):
-        raise fields.error(f"weight_block_size {tile!r:.40} must be two integers above 0")
+    given.require("expert_dtype", "fp8")
+    for name in ("activation_scheme", "scale_fmt"):
+        given.get(name)  # of activations, and how scales were rounded
+    if given.get("fmt", "e4m3") not in ("e4m3", "float8_e4m3fn"):
+        given.require("fmt", "e4m3")
+    return Quantisation("fp8", _tile(given))
+
+
+def _tile(given: Fields) -> tuple[int, int] | None:
+    """The tile that the file names, or that it leaves out; null: there is none."""
+    tile = given.get(
+        "weight_block_size", None if "weight_block_size" in given.values else [128] * 2
+    )
     given.refuse_rest()
-    return Quantisation((tile[0], tile[1]))
+    if tile is None:
+        return None
+    if not isinstance(tile, list) or len(tile) != 2 or not all(_is_size(size) for size in tile):
+        raise given.error(f"weight_block_size {tile!r:.40} must be two integers above 0")
+    return tile[0], tile[1]
+
+
+def _is_size(size: object) -> bool:
+    return type(size) is int and size > 0
