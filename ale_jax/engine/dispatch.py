@@ -43,10 +43,11 @@ class Dispatch:
 
 class PrefillBatcher:
     """Prefill chunks in their order, in batches of one size each. In every batch each shard of the
-    mesh has its own rows."""
+    mesh has its own rows. is_recurrent: a batch has one chunk of a conversation at most, as the
+    next one begins with the state behind it."""
 
-    def __init__(self, shape: EngineShape, shards: int):
-        self._shape = shape
+    def __init__(self, shape: EngineShape, shards: int, is_recurrent: bool = False):
+        self._shape, self._is_recurrent = shape, is_recurrent
         Q, R, T = shape.max_batches, shards * shape.prefill_rows, shape.prefill_tokens[-1]
         self._size_Q = np.zeros((Q,), np.int32)
         self._slot_QR = np.zeros((Q, R), np.int32)
@@ -54,22 +55,23 @@ class PrefillBatcher:
         self._count_QR = np.zeros((Q, R), np.int32)
         self._tokens_QRT = np.zeros((Q, R, T), np.int32)
         self._sizes: list[int] = []  # chunk size of each batch
-        self._last = [(0, 0)] * shards  # per shard: batch of its last chunk, rows used there
+        # Per shard: batch of its last chunk, rows used there, and slot.
+        self._last = [(0, 0, -1)] * shards
 
     def __len__(self) -> int:
         return len(self._sizes)
 
-    def has_room(self, shard: int, size: int) -> bool:
-        return self._place(shard, size) is not None
+    def has_room(self, shard: int, slot: int, size: int) -> bool:
+        return self._place(shard, slot, size) is not None
 
     def add(self, shard: int, slot: int, chunk: PrefillChunk) -> None:
-        place = self._place(shard, chunk.size)
+        place = self._place(shard, slot, chunk.size)
         assert place is not None, "ask `has_room` first"
         q, row = place
         if q == len(self._sizes):
             self._sizes.append(chunk.size)
             self._size_Q[q] = self._shape.prefill_tokens.index(chunk.size)
-        self._last[shard] = q, row + 1
+        self._last[shard] = q, row + 1, slot
         r = shard * self._shape.prefill_rows + row
         self._slot_QR[q, r], self._start_QR[q, r] = slot, chunk.start
         self._count_QR[q, r] = len(chunk.ids)
@@ -85,11 +87,12 @@ class PrefillBatcher:
             count_QR=self._count_QR,
         )
 
-    def _place(self, shard: int, size: int) -> tuple[int, int] | None:
+    def _place(self, shard: int, slot: int, size: int) -> tuple[int, int] | None:
         """Batch and row for the shard's next chunk, or None if there is no room. It never comes
         before the shard's last chunk, which it may depend on."""
-        rows, (last, taken) = self._shape.prefill_rows, self._last[shard]
-        for q in range(last, len(self._sizes)):
+        rows, (last, taken, before) = self._shape.prefill_rows, self._last[shard]
+        first = last + (self._is_recurrent and slot == before)
+        for q in range(first, len(self._sizes)):
             row = taken if q == last else 0
             if self._sizes[q] == size and row < rows:
                 return q, row

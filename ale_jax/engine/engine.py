@@ -29,13 +29,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.engine import EngineShape, Sampling
 from ale_jax.engine.dispatch import Dispatch, ExpertRecord, GuideTable, page_table, slot_state
-from ale_jax.engine.page_swaps import Layers
+from ale_jax.engine.page_swaps import Copied
 from ale_jax.engine.request import DEFAULT_OPTIONS, EngineStopped, Request, RequestOptions, Sampled
 from ale_jax.engine.scheduler import EngineStats, Scheduler
 from ale_jax.engine.sequence import DecodedTokens
-from ale_jax.model.cache import Cache
 from ale_jax.model.generate import DecodeOutput, prefill_and_decode
-from ale_jax.model.memory import cache_shardings, empty_cache
+from ale_jax.model.memory import Cache, cache_shardings, empty_cache
 from ale_jax.model.params import Params
 from ale_jax.model.sharding import dispatching, num_data_shards
 
@@ -67,7 +66,7 @@ class Engine:
         self._record_left = record_left
         self._record = ExpertRecord(shape, policy, shards) if record_experts else None
         self.stats = EngineStats()
-        self._scheduler = Scheduler(shape, shards, self.stats, self._record)
+        self._scheduler = Scheduler(shape, shards, self.stats, self._record, policy.is_recurrent)
         self._platform = next(iter(params["embed_VD"].devices())).platform
         self._cache = self._empty_cache(params["embed_VD"].dtype)
         place = self._everywhere(params["embed_VD"])
@@ -157,7 +156,7 @@ class Engine:
     def _run(self) -> None:
         try:
             with jax.set_mesh(self._mesh) if self._mesh else contextlib.nullcontext():
-                begun: deque[tuple[Dispatch, DecodeOutput, Layers]] = deque()
+                begun: deque[tuple[Dispatch, DecodeOutput, Copied]] = deque()
                 while (dispatch := self._next_dispatch(begun[0][0] if begun else None)) or begun:
                     start = time.monotonic()
                     if dispatch:
@@ -201,7 +200,7 @@ class Engine:
                     self._wake.wait()
         return None
 
-    def _begin(self, dispatch: Dispatch) -> tuple[DecodeOutput, Layers]:
+    def _begin(self, dispatch: Dispatch) -> tuple[DecodeOutput, Copied]:
         """The output, and what was copied out of the cache to be swapped out."""
         with dispatching(self._mesh):
             self._cache, copied = dispatch.swaps.begin(self._cache, self._mesh)
@@ -225,7 +224,7 @@ class Engine:
             output = output.replace(prefill_expert_QRTLK=None)
         return output, copied
 
-    def _finish(self, dispatch: Dispatch, output: DecodeOutput, copied: Layers) -> None:
+    def _finish(self, dispatch: Dispatch, output: DecodeOutput, copied: Copied) -> None:
         output, copied = jax.device_get((output, copied))
         dispatch.swaps.finish(copied, self._record)
         self.stats.decode_dispatches += bool(dispatch.decoding)
@@ -244,7 +243,8 @@ class Engine:
     def _empty_cache(self, dtype: jnp.dtype) -> Cache:
         shape = self._shape
         dtype = jnp.int8 if shape.int8_cache else dtype
-        make = partial(empty_cache, self._policy, shape.pages, shape.page_tokens, dtype)
+        sizes = shape.pages, shape.page_tokens, dtype, shape.max_sequences
+        make = partial(empty_cache, self._policy, *sizes)
         if self._mesh is None:
             return make()
         return jax.jit(make, out_shardings=cache_shardings(self._policy, self._mesh))()

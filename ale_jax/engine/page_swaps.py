@@ -14,9 +14,13 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ale_jax.config.engine import EngineShape
-from ale_jax.model.cache import Cache, Rows, copy_in, copy_out, row_sharding
+from ale_jax.engine.state_swaps import States, StateSwaps
+from ale_jax.model.cache import Rows, copy_in, copy_out, row_sharding
+from ale_jax.model.delta_layer import DeltaState
+from ale_jax.model.memory import Cache
 
 Layers = list[Rows]
+Copied = tuple[Layers, States]  # out of the cache
 
 
 class PageRecord(Protocol):
@@ -32,12 +36,17 @@ class SwappedPages:
     """What some pages of one conversation held.
 
     layers: their arrays, each [G,T,H] or [T,H] for the T tokens of the pages. None until the
-    dispatch that copies them is over. expert_PbLK: what is recorded of experts, if that is wanted.
+    dispatch that copies them is over. states: those of recurrent layers, until then none.
+    expert_PbLK: what is recorded of experts, if that is wanted.
     """
 
     num_pages: int
     layers: Layers | None = None
+    states: States = dataclasses.field(default_factory=list)
     expert_PbLK: np.ndarray | None = None
+
+    def keep_states(self, states: States) -> None:
+        self.states = states
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +70,7 @@ class PageSwaps:
         self._room, self._page_tokens = shape.swapped_pages, shape.page_tokens
         self._out: list[list[_Swap]] = [[] for _ in range(shards)]
         self._in: list[list[_Swap]] = [[] for _ in range(shards)]
+        self._states = StateSwaps(shape.max_sequences, shards)
 
     def __len__(self) -> int:
         """The number of pages."""
@@ -72,37 +82,47 @@ class PageSwaps:
     def can_swap_in(self, shard: int, pages: int) -> bool:
         return _num_pages(self._in[shard]) + pages <= self._room
 
-    def swap_out(self, shard: int, pages: Sequence[int]) -> SwappedPages:
-        """Returns the content, which is empty until the dispatch is over."""
+    def swap_out(self, shard: int, slot: int, pages: Sequence[int]) -> SwappedPages:
+        """Returns the content of the slot's pages, which is empty until the dispatch is over."""
         content = SwappedPages(len(pages))
         self._out[shard].append(_Swap(tuple(pages), content))
+        self._states.swap_out(shard, slot, content.keep_states)
         return content
 
-    def swap_in(self, shard: int, pages: Sequence[int], content: SwappedPages, first: int) -> None:
+    def swap_in(
+        self, shard: int, slot: int, pages: Sequence[int], content: SwappedPages, first: int
+    ) -> None:
         """Plans to copy what was swapped out into the cache. pages: where the content goes, from
-        its page `first` on."""
+        its page `first` on. Only a conversation without a state may have all of them already."""
         assert content.layers is not None and first + len(pages) == content.num_pages
         if pages:
             self._in[shard].append(_Swap(tuple(pages), content, first))
+            self._states.swap_in(shard, slot, content.states)
 
-    def begin(self, cache: Cache, mesh: Mesh | None) -> tuple[Cache, Layers]:
+    def begin(self, cache: Cache, mesh: Mesh | None) -> tuple[Cache, Copied]:
         """Dispatches the swaps. Returns the cache, and what was copied out of it."""
         copied: Layers = []
+        states = self._states.begin_out(cache)
+        paged = [kept for kept in cache if not isinstance(kept, DeltaState)]
         if any(self._out):
-            copied = copy_out(cache, self._pages(self._out, filler=0))
+            copied = copy_out(paged, self._pages(self._out, filler=0))
         if any(self._in):
             layers = self._content()
             if mesh is not None:
                 layers = [jax.device_put(rows, row_sharding(rows, mesh)) for rows in layers]
-            cache = copy_in(cache, self._pages(self._in, filler=cache[0].num_pages), layers)
-        return cache, copied
+            pages = self._pages(self._in, filler=paged[0].num_pages)
+            filled = iter(copy_in(paged, pages, layers))
+            cache = [each if isinstance(each, DeltaState) else next(filled) for each in cache]
+        return self._states.begin_in(cache, mesh), (copied, states)
 
-    def finish(self, copied: Layers, record: PageRecord | None) -> None:
+    def finish(self, copied: Copied, record: PageRecord | None) -> None:
         """Keeps what `begin` has copied, which is on the host by now. Dispatches finish in the
         order in which they began, and each one its swaps before its own experts."""
+        pages, states = copied
+        self._states.finish(states)
         for shard, swaps in enumerate(self._out):
             for tokens, swap in self._with_tokens(swaps):
-                cut = jax.tree.map(lambda x, s=shard, t=tokens: x[s, ..., t, :].copy(), copied)
+                cut = jax.tree.map(lambda x, s=shard, t=tokens: x[s, ..., t, :].copy(), pages)
                 swap.content.layers = cut
                 if record is not None:
                     swap.content.expert_PbLK = record.of_pages(shard, swap.pages)

@@ -69,7 +69,7 @@ class Plan:
 
 
 class Scheduler:
-    """Not thread-safe. record: of experts, that replies are given."""
+    """Not thread-safe. record: of experts, that replies are given. is_recurrent: of the policy."""
 
     def __init__(
         self,
@@ -77,9 +77,11 @@ class Scheduler:
         shards: int,
         stats: EngineStats,
         record: RoutingRecord | None = None,
+        is_recurrent: bool = False,
     ):
         """ValueError if slots or pages cannot be divided among the shards."""
         self._shape, self._stats, self._record = shape, stats, record
+        self._is_recurrent = is_recurrent
         self._shard_shape = shape.shard(shards)
         self._shards = [DataShard(n, self._shard_shape) for n in range(shards)]
         self._turns = deque(self._shards)  # as they come in turn for prefill
@@ -95,7 +97,9 @@ class Scheduler:
         """Adds a request, which waits for its turn."""
         if request.conversation not in self._of:
             longest = self._shape.max_sequence_length
-            sequence = SequenceState(request.conversation, longest, self._record)
+            sequence = SequenceState(
+                request.conversation, longest, self._record, self._is_recurrent
+            )
             self._of[request.conversation] = sequence
         bisect.insort(self._waiting, request, key=lambda each: each.rank)
 
@@ -124,7 +128,7 @@ class Scheduler:
         """Gives slots and pages for the next dispatch, which has to follow."""
         shape, shards = self._shape, len(self._shards)
         swaps = PageSwaps(self._shard_shape, shards)
-        plan = Plan(version, in_flight, PrefillBatcher(shape, shards), swaps)
+        plan = Plan(version, in_flight, PrefillBatcher(shape, shards, self._is_recurrent), swaps)
         self._give_decode_pages(plan)
         self._schedule_prefill(plan)
         plan.decoding = [sequence for sequence in self.running if self._can_decode(sequence, plan)]
@@ -146,18 +150,17 @@ class Scheduler:
 
     def _can_decode(self, sequence: SequenceState, plan: Plan) -> bool:
         return (
-            _is_ready(sequence, plan.in_flight, self._shape.decode_steps)
+            self._is_ready(sequence, plan.in_flight)
             and sequence not in plan.held
             and self._missing_pages(sequence, sequence.current, plan) <= 0
         )
 
     def _give_decode_pages(self, plan: Plan) -> None:
         """Sequences that are decoded take the pages of their next decode steps."""
-        steps = self._shape.decode_steps
         lacking = [
             sequence
             for sequence in self.running
-            if _is_ready(sequence, plan.in_flight, steps)
+            if self._is_ready(sequence, plan.in_flight)
             and self._missing_pages(sequence, sequence.current, plan) > 0
         ]
         for sequence in sorted(lacking, key=lambda sequence: sequence.current.rank):
@@ -184,7 +187,9 @@ class Scheduler:
 
     def _prefill(self, shard: DataShard, sequence: SequenceState, plan: Plan) -> None:
         prefill = plan.prefill
-        while sequence.num_to_prefill and prefill.has_room(shard.number, sequence.next_chunk_size):
+        while sequence.num_to_prefill and prefill.has_room(
+            shard.number, sequence.slot, sequence.next_chunk_size
+        ):
             chunk = sequence.next_prefill_chunk()
             prefill.add(shard.number, sequence.slot, chunk)
             plan.fixed.add(sequence)
@@ -230,7 +235,9 @@ class Scheduler:
     def _demand(self, request: Request, sequence: SequenceState, plan: Plan) -> Demand:
         pages = max(self._missing_pages(sequence, request, plan), 0)
         keys: list[bytes] = []
-        if sequence.length:
+        if self._is_recurrent:
+            pass  # a page that others computed is of no use without the state behind it
+        elif sequence.length:
             # What it has lost may still be there, or there again.
             keys = sequence.prefix_keys[: sequence.length // self._shape.page_tokens]
         elif sequence.request is request or not sequence.pending_ids:  # it is the first prompt
@@ -247,7 +254,7 @@ class Scheduler:
                 list(demand.keys),
                 self._key_version(plan.version),
             )
-            if self._shape.share_replies:
+            if self._shape.share_replies and not self._is_recurrent:
                 sequence.page_keys = PageKeys(self._shape.page_tokens, sequence.prefix_version)
         if sequence.request is None:
             sequence.begin(demand.request, self._shape.prefill_tokens)
@@ -257,7 +264,7 @@ class Scheduler:
         if sequence.swapped is not None:
             swapped, sequence.swapped = sequence.swapped, None
             lost = sequence.pages[known : swapped.num_pages]
-            plan.swaps.swap_in(shard.number, lost, swapped, known)
+            plan.swaps.swap_in(shard.number, sequence.slot, lost, swapped, known)
             self._register_pages(sequence)
 
     def _preempt(self, victims: list[SequenceState], plan: Plan) -> bool:
@@ -273,7 +280,9 @@ class Scheduler:
             if not plan.swaps.can_swap_out(shard.number, len(filled)):
                 plan.held.update(victims[number:])
                 return False
-            sequence.swapped = plan.swaps.swap_out(shard.number, filled) if filled else None
+            sequence.swapped = (
+                plan.swaps.swap_out(shard.number, sequence.slot, filled) if filled else None
+            )
             shard.release(sequence)
             if sequence.request is not None:
                 self.add(sequence.request)
@@ -298,13 +307,15 @@ class Scheduler:
     def _key_version(self, version: int) -> int | None:
         return None if self._shape.share_across_versions else version
 
-
-def _is_ready(sequence: SequenceState, in_flight: Dispatch | None, steps: int) -> bool:
-    """Whether the sequence's next token can be decoded, if it has the pages."""
-    if sequence.request is None or sequence.num_to_prefill:
-        return False
-    if in_flight is None or not in_flight.decodes(sequence):
-        return True
-    # A guide must know what was decoded. The others may also have stopped by then, which their
-    # budget on the device knows.
-    return sequence.request.options.guide is None and sequence.budget > steps
+    def _is_ready(self, sequence: SequenceState, in_flight: Dispatch | None) -> bool:
+        """Whether the sequence's next token can be decoded, if it has the pages."""
+        if sequence.request is None or sequence.num_to_prefill:
+            return False
+        if in_flight is None or not in_flight.decodes(sequence):
+            return True
+        # A guide must know what was decoded, and a state must not go on behind the end that a stop
+        # checker finds. The others may also have stopped by then, which their budget on the device
+        # knows.
+        options = sequence.request.options
+        known = options.guide is None and not (self._is_recurrent and options.stop_checker)
+        return known and sequence.budget > self._shape.decode_steps

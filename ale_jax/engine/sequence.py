@@ -50,10 +50,22 @@ class SequenceState:
 
     It has a slot, which is a row of the batch, and pages of the same shard, from its first prefill
     until it ends or is preempted. Then others get them, and what its pages held is in `swapped`.
+
+    is_recurrent: the policy has states, which hold all tokens that were decoded, and from which
+    none can be taken back. So nothing is decoded under a speculative constraint. If a stop checker
+    ends a reply within a dispatch, the next request has the whole conversation prefilled.
     """
 
-    def __init__(self, conversation: int, max_tokens: int, record: RoutingRecord | None = None):
+    def __init__(
+        self,
+        conversation: int,
+        max_tokens: int,
+        record: RoutingRecord | None = None,
+        is_recurrent: bool = False,
+    ):
         self.conversation, self._max_tokens, self._record = conversation, max_tokens, record
+        self._is_recurrent = is_recurrent
+        self._ids: list[int] = []  # that the cache holds; only if the policy is recurrent
         self.slot = 0  # if it has none: the last one that it had
         self.has_slot = False
         self.pages: list[int] = []
@@ -106,7 +118,7 @@ class SequenceState:
         self.request = request
         self.pending_ids += request.new_ids.tolist()
         self._parts, self._constraints, self._mask_ids = [], (), []
-        self._max_speculative = self._max_tokens
+        self._max_speculative = 0 if self._is_recurrent else self._max_tokens
         # A token may be decoded at every position after the context, including the last one.
         room = self._longest(request) - (self.length + len(self.pending_ids))
         self.budget = min(request.max_tokens, room)
@@ -137,7 +149,7 @@ class SequenceState:
     def skip_cached(self, count: int) -> None:
         """Skips the prefill of the next `count` ids, which the prefix cache holds."""
         assert count <= self.num_to_prefill
-        self._add_page_keys(self.pending_ids[:count])
+        self._add(self.pending_ids[:count])
         self.pending_ids = self.pending_ids[count:]
         self.length += count
         while self._chunk_ends and self._chunk_ends[0][0] <= self.length:
@@ -148,7 +160,7 @@ class SequenceState:
         end, size = self._chunk_ends.popleft()
         count = end - self.length
         chunk = PrefillChunk(self.length, self.pending_ids[:count], size)
-        self._add_page_keys(chunk.ids)
+        self._add(chunk.ids)
         self.pending_ids = self.pending_ids[count:]
         self.length = end
         return chunk
@@ -184,10 +196,11 @@ class SequenceState:
             count = ended  # what the cache holds behind it is overwritten by what comes next
         *parts, left_nw = (each[:count] for each in decoded)
         if not self._keep(left_nw):
+            self._forget_cache()
             return
         ids, versions = parts[0], np.full((count,), version, np.int32)
         self._parts.append((*parts, versions))
-        self._add_page_keys([self.pending_ids[0], *ids[:-1].tolist()])
+        self._add([self.pending_ids[0], *ids[:-1].tolist()])
         self.length += count
         self.budget -= count
         self.pending_ids = [int(ids[-1])]
@@ -195,6 +208,13 @@ class SequenceState:
             self._finish("stop")
         elif self.budget == 0:
             self._finish(self._length_stop)
+        if count < len(decoded.token_n):
+            self._forget_cache()
+
+    def _forget_cache(self) -> None:
+        """Has all tokens prefilled anew, if states hold some that the conversation does not."""
+        if self._is_recurrent:
+            self.pending_ids, self._ids, self.length = self._ids + self.pending_ids, [], 0
 
     def _keep(self, left_nw: np.ndarray) -> bool:
         """Keeps what the next tokens could be drawn from, if it is wanted. False if this has failed
@@ -211,8 +231,10 @@ class SequenceState:
         """Leaves the rest of the conversation without keys, as other weights compute it."""
         self.prefix_keys, self.page_keys = [], None
 
-    def _add_page_keys(self, ids: Sequence[int]) -> None:
-        """Finds the keys of the pages that these ids, the next ones in the cache, fill."""
+    def _add(self, ids: Sequence[int]) -> None:
+        """Notes the next ids in the cache, and finds the keys of the pages that they fill."""
+        if self._is_recurrent:
+            self._ids += ids
         if self.page_keys is None:
             return
         for key in self.page_keys.add(ids):
@@ -278,7 +300,7 @@ class SequenceState:
             expert_TLK = self._record.experts(
                 self.slot, self.pages, self._num_reported, self.length
             )
-        self._num_reported = self.length
+        self._num_reported = max(self._num_reported, self.length)
         mask_id = np.array(self._mask_ids[: len(ids)], np.int16) if self._mask_ids else None
         top = top_id_Tk, top_logp_Tk
         request.future.set_result(Sampled(ids, mu, plain, version, stop, expert_TLK, *top, mask_id))

@@ -170,7 +170,6 @@ class LatentRows(_AnyRows):
 
 Pages = LayerPages | LatentPages
 Rows = LayerRows | LatentRows
-Cache = list[Pages]
 _ROWS: dict[type[Pages], type[Rows]] = {LayerPages: LayerRows, LatentPages: LatentRows}
 
 
@@ -277,14 +276,14 @@ def _scatter_rows(pages: Pages, page_BW: jax.Array, rows: Rows) -> Pages:
 
 
 @jax.jit
-def copy_out(cache: Cache, page_BW: jax.Array) -> list[Rows]:
+def copy_out(cache: list[Pages], page_BW: jax.Array) -> list[Rows]:
     """Returns the content of pages of every layer. B: the data shards, each of which has its own
     pages."""
     return [gather_rows(pages, page_BW) for pages in cache]
 
 
 @functools.partial(jax.jit, donate_argnames="cache")
-def copy_in(cache: Cache, page_BW: jax.Array, layers: list[Rows]) -> Cache:
+def copy_in(cache: list[Pages], page_BW: jax.Array, layers: list[Rows]) -> list[Pages]:
     """Fills pages with what `copy_out` took from them or others, to the last bit."""
     return [scatter_rows(pages, page_BW, rows) for pages, rows in zip(cache, layers, strict=True)]
 

@@ -15,11 +15,10 @@ from flax import struct
 from jax.sharding import PartitionSpec
 
 from ale_jax.config.architecture import PolicyShape
-from ale_jax.model.cache import Cache
 from ale_jax.model.compute import EXACT, in_step
 from ale_jax.model.extend import extend
 from ale_jax.model.guides import MAX_TOP_LOGPROBS, Guides, num_words
-from ale_jax.model.memory import Conversations, Memory, in_decode, in_prefill, kept
+from ale_jax.model.memory import Cache, Conversations, Memory, in_decode, in_prefill, kept
 from ale_jax.model.params import Params
 from ale_jax.model.policy import logits
 from ale_jax.model.sampler import SlotState, sample
@@ -158,8 +157,10 @@ def _prefill(
         batch, cache, expert_QRTLK = carry
         weights, now = in_step(params, batch)
         tokens_RT = prefill.tokens_QRT[now, :, :size]
-        start_R, count_R = prefill.start_QR[now], prefill.count_QR[now]
-        held = Conversations(page_SW[prefill.slot_QR[now]], start_R)
+        start_R, count_R, slot_R = (
+            each[now] for each in (prefill.start_QR, prefill.count_QR, prefill.slot_QR)
+        )
+        held = Conversations(page_SW[slot_R], start_R, slot_R)
         layers = list(zip(shape.layers, cache, strict=True))
         memory = [in_prefill(kind, each, held, platform) for kind, each in layers]
         memory, _, expert_RTLK = extend(weights, memory, tokens_RT, start_R, count_R, shape)

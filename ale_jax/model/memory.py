@@ -1,7 +1,8 @@
 """What the engine keeps of conversations in a layer, by the kind of its mixer. All choices by kind
 that the engine's programs make are here.
 
-Attention: keys and values in pages. Latent attention: latents in pages.
+Attention: keys and values in pages. Latent attention: latents in pages. Gated
+delta: a state for each slot.
 """
 
 from __future__ import annotations
@@ -13,24 +14,30 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from ale_jax.config.architecture import Attention, GatedDelta, Latent, Layer, Mixer, PolicyShape
-from ale_jax.model.cache import Cache, Pages, empty_pages, page_sharding
+from ale_jax.model.cache import Pages, empty_pages, page_sharding
+from ale_jax.model.delta_layer import DeltaState
+from ale_jax.model.delta_memory import InStates, state_sharding
 from ale_jax.model.kv_memory import InPages, InRows
 from ale_jax.model.latent import absorbed_queries, stored_latents, values_of
 from ale_jax.model.layers import project_out, project_qkv
 from ale_jax.model.paged_attention import has_kernel
 from ale_jax.model.params import Params
 
-Memory = InPages | InRows  # of the conversations in one layer, while they are extended
+Kept = Pages | DeltaState  # of all conversations in one layer
+Cache = list[Kept]
+Memory = InPages | InRows | InStates  # of the conversations in one layer, while they are extended
 
 
 class Conversations(NamedTuple):
     """The conversations of a call: the pages of each, and where they are extended from.
 
-    page_BW: the pages of each. position_B: of its next token.
+    page_BW: the pages of each. position_B: of its next token. slot_B: its slot; None: they are
+    those of all slots, in order.
     """
 
     page_BW: jax.Array
     position_B: jax.Array
+    slot_B: jax.Array | None = None
 
 
 class NewTokens(NamedTuple):
@@ -42,17 +49,19 @@ class NewTokens(NamedTuple):
 
 
 def empty_cache(
-    shape: PolicyShape, num_pages: int, page_tokens: int, dtype: jnp.dtype = jnp.float32
+    shape: PolicyShape,
+    num_pages: int,
+    page_tokens: int,
+    dtype: jnp.dtype = jnp.float32,
+    num_slots: int = 0,
 ) -> Cache:
-    """Returns a cache of zeros. dtype int8: symmetric quantisation, with one scale per token and
-    head. ValueError for layers of which nothing can be kept, or not in this form."""
+    """Returns a cache of zeros. dtype: of pages; int8: symmetric quantisation, with one scale per
+    token and head. num_slots: as many as recurrent layers have states. ValueError for layers that
+    cannot be kept in this form."""
 
-    def empty(mixer: Mixer) -> Pages:
+    def empty(mixer: Mixer) -> Kept:
         if isinstance(mixer, GatedDelta):
-            raise ValueError(
-                f"the engine cannot sample from a policy of the family {shape.family!r}: it has no "
-                "recurrent states"
-            )
+            return DeltaState.zeros(num_slots, mixer, jnp.float32)
         return empty_pages(mixer, num_pages, page_tokens, dtype)
 
     return [empty(layer.mixer) for layer in shape.layers]
@@ -60,25 +69,35 @@ def empty_cache(
 
 def cache_shardings(shape: PolicyShape, mesh: AbstractMesh | Mesh) -> list[NamedSharding]:
     """Returns the sharding of what is kept of each layer, which holds for all of its arrays."""
-    return [page_sharding(layer.mixer, mesh) for layer in shape.layers]
+    return [
+        state_sharding(mesh) if isinstance(mixer, GatedDelta) else page_sharding(mixer, mesh)
+        for mixer in (layer.mixer for layer in shape.layers)
+    ]
 
 
-def in_prefill(kind: Layer, kept: Pages, held: Conversations, platform: str) -> Memory:
+def in_prefill(kind: Layer, kept: Kept, held: Conversations, platform: str) -> Memory:
     """Returns the memory of a layer for chunks of context."""
+    if isinstance(kept, DeltaState):
+        return InStates(kept, held.slot_B)
     return InPages(kept, held.page_BW, platform)
 
 
-def in_decode(kind: Layer, kept: Pages, held: Conversations, steps: int, platform: str) -> Memory:
+def in_decode(kind: Layer, kept: Kept, held: Conversations, steps: int, platform: str) -> Memory:
     """Returns the memory of a layer for decode steps of all slots."""
+    if isinstance(kept, DeltaState):
+        return InStates(kept, None)
     if has_kernel(platform, kept, kind.mixer):
         return InPages(kept, held.page_BW, platform)
     return InRows.gather(kept, held.page_BW, held.position_B, steps)
 
 
-def kept(memory: Memory, before: Pages, held: Conversations) -> Pages:
+def kept(memory: Memory, before: Kept, held: Conversations) -> Kept:
     """Returns what is kept of a layer's memory. before: what was kept of the layer. held: at the
     end."""
+    if isinstance(memory, InStates):
+        return memory.states
     if isinstance(memory, InRows):
+        assert not isinstance(before, DeltaState), "rows are of pages"
         return memory.scatter(before, held.page_BW, held.position_B)
     return memory.pages
 
@@ -88,6 +107,8 @@ def mix(
 ) -> tuple[jax.Array, Memory]:
     """Returns what a layer's mixer makes of new tokens and its memory, [B,T,D], and the memory with
     these tokens."""
+    if isinstance(memory, InStates):
+        return memory.mix(layer, h_BTD, *new, kind)
     if isinstance(kind.mixer, Latent):
         q_BTNO = absorbed_queries(layer, h_BTD, new.position_BT, kind.mixer)
         stored_BTO = stored_latents(layer, h_BTD, new.position_BT, kind.mixer)
@@ -95,7 +116,7 @@ def mix(
         out_BTNO = memory.attend(q_BTNO, new.position_BT, kind.mixer.expanded)
         out_BTNH = values_of(layer, out_BTNO, kind.mixer)
     else:
-        assert isinstance(kind.mixer, Attention), "`empty_cache` refuses others"
+        assert isinstance(kind.mixer, Attention), "others have a memory of their own"
         q, k, v = project_qkv(layer, h_BTD, new.position_BT, kind)
         memory = memory.write(*new, k, v)
         out_BTNH = memory.attend(q, new.position_BT, kind.mixer, layer.get("sink_N"))

@@ -20,6 +20,8 @@ from ale_jax.data.staleness import StalenessGate
 from ale_jax.learn.critics import abstract_critics
 from ale_jax.learn.state import abstract_trained, make_optimizer, place_moments
 from ale_jax.model.capacity_dispatch import SLACK
+from ale_jax.model.delta_memory import states_of
+from ale_jax.model.gated_delta import CHUNK
 from ale_jax.model.guides import guides_bytes, masks_bytes
 from ale_jax.model.layers import scanned
 from ale_jax.model.memory import cache_shardings, empty_cache
@@ -138,12 +140,18 @@ def _always(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Itera
         yield Need("adapters of the sampler", _sampler_adapters(config, policy, engine))
     if critics := abstract_critics(config.critics, policy, mesh):
         yield Need("critics: weights and moments", sum(map(_bytes, critics)))
-    cache, shape = _cache_bytes(config, policy, engine), config.engine
+    (cache, states), shape = _cache_bytes(config, policy, engine), config.engine
     yield Need("keys and values of the sampler", cache)
+    if states:
+        yield Need("states of the sampler", states)
     # Out and in, and what the dispatch before has copied out if that one is not read yet.
     each = shape.shard(num_data_shards(engine))
     swapped = (2 + shape.dispatch_ahead) * each.swapped_pages
-    yield Need("pages on their way to the host or back", cache * swapped // each.pages)
+    copies = cache * swapped // each.pages
+    if states:  # of each conversation, with one page or more
+        most = min(each.swapped_pages, each.max_sequences)
+        copies += states * (2 + shape.dispatch_ahead) * most // each.max_sequences
+    yield Need("pages on their way to the host or back", copies)
     guides = guides_bytes(policy, config.engine.max_sequences, config.engine.decode_steps)
     yield Need("what guides the sampler's tokens", guides)
 
@@ -279,16 +287,19 @@ def _sampler_adapters(config: RunConfig, policy: PolicyShape, engine: AbstractMe
     return _bytes(_placed(adapters, adapter_shardings(adapters, policy, engine)))
 
 
-def _cache_bytes(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> int:
+def _cache_bytes(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> tuple[int, int]:
+    """The bytes of pages, and of states."""
     engine = config.engine
     engine.shard(num_data_shards(mesh))  # ValueError if it cannot be divided
     dtype = jnp.int8 if engine.int8_cache else jnp.dtype(config.learn.compute_dtype)
-    make = partial(empty_cache, policy, engine.pages, engine.page_tokens, dtype)
-    layers = zip(jax.eval_shape(make), cache_shardings(policy, mesh), strict=True)
-    return sum(
+    room = engine.pages, engine.page_tokens, dtype, engine.max_sequences
+    cache = jax.eval_shape(partial(empty_cache, policy, *room))
+    sizes = [
         _bytes(_placed(kept, jax.tree.map(lambda _, place=place: place, kept)))
-        for kept, place in layers
-    )
+        for kept, place in zip(cache, cache_shardings(policy, mesh), strict=True)
+    ]
+    of_states = sum(n for n, kept in zip(sizes, cache, strict=True) if states_of([kept]))
+    return sum(sizes) - of_states, of_states
 
 
 def _tokens_per_device(config: RunConfig, mesh: AbstractMesh) -> int:
@@ -319,9 +330,10 @@ def _heads_width(mixer: Mixer, tensor: int) -> int:
     if isinstance(mixer, Latent):
         of_head = 2 * mixer.expanded.head_width + mixer.value_width
         return mixer.num_heads * of_head // tensor + mixer.stored_width + mixer.q_rank
-    if isinstance(mixer, GatedDelta):  # and what the outputs are gated by
+    if isinstance(mixer, GatedDelta):  # what the outputs are gated by, and chunks' states
         keys = 2 * mixer.num_key_heads * mixer.key_width
-        return (keys + 2 * mixer.num_value_heads * mixer.value_width) // tensor
+        states = mixer.num_value_heads * mixer.key_width * mixer.value_width // CHUNK
+        return (keys + 2 * mixer.num_value_heads * mixer.value_width + states) // tensor
     return (mixer.num_heads + 2 * mixer.num_kv_heads) * mixer.head_width // tensor
 
 

@@ -158,10 +158,10 @@ def test_who_waits_while_weights_change_asks_for_pages_of_the_new_ones():
 def test_in_a_batch_every_share_has_rows_of_its_own():
     batches = PrefillBatcher(SIZES, shards=3)
     for shard, sequence, size in ((0, 0, 16), (0, 1, 16), (0, 1, 8), (2, 4, 16), (1, 2, 8)):
-        assert batches.has_room(shard, size)
+        assert batches.has_room(shard, sequence, size)
         batches.add(shard, sequence, PrefillChunk(start=sequence, ids=[sequence] * 3, size=size))
-    assert batches.has_room(1, 8) and batches.has_room(2, 8)
-    assert not batches.has_room(1, 16)  # room is before its last chunk, and the budget is spent
+    assert batches.has_room(1, 0, 8) and batches.has_room(2, 0, 8)
+    assert not batches.has_room(1, 0, 16)  # room is before its last chunk, and the budget is spent
     chunks = batches.arrays()
     assert chunks.num_batches == 2
     np.testing.assert_array_equal(chunks.slot_QR[:2], [[0, 1, 0, 0, 4, 0], [1, 0, 2, 0, 0, 0]])

@@ -11,9 +11,9 @@ from tests.engine.shapes import engine_shape
 def test_chunks_of_one_size_share_a_batch_until_it_is_full():
     batches = PrefillBatcher(engine_shape(prefill_rows=2, prefill_budget=80), shards=1)
     for slot, size in enumerate((16, 16, 16, 8)):
-        assert batches.has_room(0, size)
+        assert batches.has_room(0, slot, size)
         batches.add(0, slot, PrefillChunk(start=10 * slot, ids=[slot] * 3, size=size))
-    assert batches.has_room(0, 8) and not batches.has_room(0, 16)
+    assert batches.has_room(0, 0, 8) and not batches.has_room(0, 0, 16)
     chunks = batches.arrays()
     assert chunks.num_batches == 3
     np.testing.assert_array_equal(chunks.size_Q[:3], [1, 1, 0])
@@ -26,9 +26,9 @@ def test_chunks_of_one_size_share_a_batch_until_it_is_full():
 def test_the_budget_counts_empty_rows_too():
     batches = PrefillBatcher(engine_shape(prefill_rows=2, prefill_budget=48), shards=1)
     batches.add(0, 0, PrefillChunk(0, [1], 16))
-    assert batches.has_room(0, 8) and batches.has_room(0, 16)  # a batch of 8; the other row of 16
+    assert batches.has_room(0, 0, 8) and batches.has_room(0, 0, 16)  # a batch of 8; a row of 16
     batches.add(0, 1, PrefillChunk(0, [1], 16))
-    assert batches.has_room(0, 8) and not batches.has_room(0, 16)
+    assert batches.has_room(0, 0, 8) and not batches.has_room(0, 0, 16)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_what_is_taken_out_comes_back_elsewhere_to_the_last_bit(dtype, axes):
 
     with jax.set_mesh(mesh) if mesh is not None else jax.default_device(None):
         out = PageSwaps(SHAPE, shards)
-        copies = [out.swap_out(shard, pages) for shard, pages in taken]
+        copies = [out.swap_out(shard, shard, pages) for shard, pages in taken]
         cache, copied = out.begin(cache, mesh)
         room = 8 - sum(len(pages) for shard, pages in taken if shard == 0)
         assert out.can_swap_out(0, room) and not out.can_swap_out(0, room + 1)
@@ -59,11 +59,11 @@ def test_what_is_taken_out_comes_back_elsewhere_to_the_last_bit(dtype, axes):
         out.finish(jax.device_get(copied), record)
 
         back = PageSwaps(SHAPE, shards)
-        back.swap_in(last, [10, 11], copies[0], 0)
-        back.swap_in(0, [12, 13, 14], copies[1], 2)  # but for its first two pages
-        back.swap_in(0, [15], copies[2], 0)
+        back.swap_in(last, last, [10, 11], copies[0], 0)
+        back.swap_in(0, 0, [12, 13, 14], copies[1], 2)  # but for its first two pages
+        back.swap_in(0, 0, [15], copies[2], 0)
         cache, copied = back.begin(cache, mesh)
-    assert (len(out), len(back), copied) == (8, 6, [])
+    assert (len(out), len(back), copied) == (8, 6, ([], []))
     back.finish(copied, record)
 
     after = jax.device_get(cache)

@@ -4,7 +4,7 @@ import dataclasses
 
 import jax
 
-from ale_jax.config.architecture import ClampedSwiglu, Latent, Rope
+from ale_jax.config.architecture import ClampedSwiglu, GatedDelta, Latent, Rope
 from ale_jax.config.model import ModelConfig
 
 _MOE = ModelConfig(
@@ -59,3 +59,16 @@ def with_biases(weights):
         for key, (name, size) in zip(keys, sizes.items(), strict=True)
     }
     return weights._replace(**drawn)
+
+
+# A gated delta layer, then attention with an output gate, as Qwen3-Next has them.
+_DELTA = GatedDelta(num_key_heads=2, num_value_heads=4, key_width=16, value_width=8, conv_width=4)
+_DENSE, _SPARSE = MIXED.layers
+RECURRENT = dataclasses.replace(
+    MIXED,
+    layers=(
+        dataclasses.replace(_DENSE, mixer=_DELTA),
+        dataclasses.replace(_SPARSE, mixer=dataclasses.replace(_SPARSE.mixer, gate=True)),
+    ),
+    family="",
+)

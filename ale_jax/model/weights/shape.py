@@ -30,6 +30,11 @@ def _check_recurrent(config: RunConfig) -> None:
             f"mesh.context {config.mesh.context}: {why}which take the tokens of a row one after "
             "another: set it to 1"
         )
+    if config.engine.share_replies:
+        raise ValueError(
+            f"engine.share_replies: {why}and a page is of no use without the state behind it: set "
+            "it to False"
+        )
     if config.attention_credit.credit != "none":
         raise ValueError(
             f"attention_credit.credit {config.attention_credit.credit!r}: {why}which have no "
