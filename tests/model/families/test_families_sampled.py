@@ -23,14 +23,7 @@ CLOSE = 2e-4  # of logits up to about 10, after 76 tokens
 PAGES = 14  # of 8 tokens: two conversations of 80 do not fit, so that they take turns
 
 
-<<<<<<< Updated upstream
 @pytest.mark.parametrize("family", OF_FAMILY)
-=======
-RECURRENT = {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}
-
-
-@pytest.mark.parametrize("family", [each for each in OF_FAMILY if each not in RECURRENT])
->>>>>>> Stashed changes
 def test_greedy_tokens_are_theirs(family, tmp_path):
     model = make_model(family)
     model.save_pretrained(tmp_path)
