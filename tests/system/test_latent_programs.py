@@ -26,7 +26,7 @@ from ale_jax.model.sharding import (
 )
 from ale_jax.model.weights.config import read_text
 from tests.engine.shapes import engine_shape
-from tests.model.families.test_deepseek import V3
+from tests.model.families.test_published import V3
 
 pytestmark = pytest.mark.heavy
 

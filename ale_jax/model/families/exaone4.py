@@ -61,4 +61,6 @@ def _mixers(fields: Fields) -> list[Attention]:
 
 EXAONE4 = Family("exaone4", "Exaone4ForCausalLM", read, NORMS_AFTER)
 BIAS = Storage(LAYER + "mlp.e_score_correction_bias", VECTOR)
-EXAONE_MOE = Family("exaone_moe", "ExaoneMoeForCausalLM", read_moe, {"router_bias_E": BIAS})
+EXAONE_MOE = Family(
+    "exaone_moe", "ExaoneMoeForCausalLM", read_moe, {"router_bias_E": BIAS}, further="mtp."
+)

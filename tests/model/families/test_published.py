@@ -13,7 +13,6 @@ from ale_jax.model.weights.config import read_text
 from ale_jax.model.weights.load import open_checkpoint
 from benchmarks.families.tiny import make_model
 
-<<<<<<< HEAD
 YARN = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}
 YARN |= {"beta_fast": 32, "beta_slow": 1}
 # Of Hugging Face's deepseek-ai/DeepSeek-V3 and DeepSeek-V2-Lite.
@@ -35,37 +34,6 @@ LITE |= {"n_group": 1, "topk_group": 1, "num_experts_per_tok": 6, "routed_scalin
 LITE |= {"scoring_func": "softmax", "topk_method": "greedy", "norm_topk_prob": False}
 LITE |= {"q_lora_rank": None, "first_k_dense_replace": 1, "vocab_size": 102400}
 LITE |= {"rope_scaling": YARN | {"mscale": 0.707, "mscale_all_dim": 0.707}}
-=======
-FOLDER = Path(__file__).parent / "published"  # config.json of each model
-BILLIONS = {  # of weights, as their authors count them
-    "Llama-3.1-8B": 8.03,
-    "Qwen2.5-7B": 7.62,
-    "Qwen3-8B-FP8": 8.19,
-    "Qwen3-30B-A3B": 30.5,
-    "Qwen3-Next-80B-A3B": 79.7,
-    "Qwen1.5-MoE-A2.7B": 14.3,
-    "Mistral-7B-v0.3": 7.25,
-    "Mixtral-8x7B": 46.7,
-    "Devstral-2-123B": 125.0,
-    "gemma-2b": 2.51,
-    "gemma-2-2b": 2.61,
-    "gemma-3-1b": 1.0,
-    "gpt-oss-20b": 20.9,
-    "DeepSeek-V2-Lite": 15.7,
-    "DeepSeek-V3": 671.0,
-    "GLM-4.5-Air": 106.9,
-    "MiniMax-M2": 229.0,
-    "K-EXAONE": 236.0,
-    "OLMo-2-7B": 7.3,
-    "OLMoE-1B-7B": 6.92,
-    "granite-3.3-2b": 2.53,
-    "Phi-4-mini": 3.84,
-    "SmolLM3-3B": 3.08,
-    "ERNIE-4.5-0.3B": 0.361,
-    "EXAONE-4.0-1.2B": 1.28,
-    "Seed-OSS-36B": 36.2,
-}
->>>>>>> 486e02e3 (Bring back the tests of DeepSeek's published configurations)
 
 
 def _scaling(slope):

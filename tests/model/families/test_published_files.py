@@ -22,6 +22,7 @@ BILLIONS = {  # of weights, as their authors count them
     "gemma-2-2b": 2.61,
     "gemma-3-1b": 1.0,
     "gpt-oss-20b": 20.9,
+    "DeepSeek-V2-Lite": 15.7,
     "DeepSeek-V3": 671.0,
     "GLM-4.5-Air": 106.9,
     "MiniMax-M2": 229.0,
