@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ale_jax.config.engine import Sampling
+from ale_jax.config.model import FULL
 from ale_jax.config.run import RunConfig
 from ale_jax.evaluation.cost import Cost, Prices
 from ale_jax.evaluation.episodes import EpisodeRecord, EpisodeWriter, read_result
@@ -155,7 +156,7 @@ def _player(config: RunConfig, options: Options, sampling: Sampling) -> Iterator
     if given.startswith(FOLDER):
         source = given.removeprefix(FOLDER)
         weights = pinned(source) if is_name(source) else str(Path(source).resolve())
-        weighed = config_with_weights(config, weights)
+        weighed = dataclasses.replace(config_with_weights(config, weights), lora=FULL)
         with serving(weighed, None, "127.0.0.1", 0, as_in_run=True) as policy:
             endpoint = Endpoint(policy.url, config.name, policy.key)
             with _by_endpoint(config, options, sampling, endpoint) as play:

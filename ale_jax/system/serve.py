@@ -33,7 +33,7 @@ from ale_jax.system.authors_sampling import Defaults, serving_defaults
 from ale_jax.system.collector import spared_by_collector
 from ale_jax.system.compilation import keep_compiled
 from ale_jax.system.sources import check_weights, given_tokenizer
-from ale_jax.system.states import given_weights, newest_state
+from ale_jax.system.states import first_weights, newest_state
 from ale_jax.system.workdir import Workdir
 
 CALLS_PER_PLACE = 16  # in progress or waiting, for each conversation that the engine has room for
@@ -76,9 +76,10 @@ def serving(
     as_in_run: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Serving]:
-    """Serves the newest policy of the run in `path`, or the weights that the config names if that
-    is None, within the block. port: 0 for a free one. At its end, calls in progress may finish for
-    `serve.finish_seconds`; then they are answered with 503.
+    """Serves the newest policy of the run in `path`, or, if that is None, the weights that the
+    config names, with the adapters of `lora.start` if it names some, within the block. port: 0 for
+    a free one. At its end, calls in progress may finish for `serve.finish_seconds`; then they are
+    answered with 503.
 
     as_in_run: with the sizes and the type of the run's engine, for as many episodes.
     say: is told what is compiled, before and after.
@@ -144,8 +145,9 @@ def _given(config: RunConfig) -> _Policy:
     tokenizer = given_tokenizer(config)
     assert tokenizer is not None, "weights have a tokenizer"
     policy = policy_shape(config, tokenizer.vocab_size)
-    params = given_weights(config, policy, make_mesh(config.mesh))
-    return _Policy(config.weights, params, tokenizer)
+    params = first_weights(config, policy, make_mesh(config.mesh))
+    start = config.lora.start
+    return _Policy(f"{config.weights} with {start}" if start else config.weights, params, tokenizer)
 
 
 def _open_engines(config: RunConfig, found: _Policy) -> list[Engine]:

@@ -97,12 +97,18 @@ def first_state(
 ) -> TrainState:
     """Returns the state at step 0. Errors: ValueError for a damaged checkpoint, or adapters that
     are not as the config says."""
+    return begin(first_weights(config, policy, mesh), optimizer, mesh)
+
+
+def first_weights(config: RunConfig, policy: PolicyShape, mesh: Mesh) -> Params:
+    """Returns the weights of step 0, with the adapters of `config.lora`, new or as they start.
+    Errors: as of `first_state`."""
     params = base_weights(config, policy, mesh)
     params = with_new_adapters(jax.random.key(config.seed), params, policy, config.lora, mesh)
-    if config.lora.start:
-        adapters = load_peft(Path(config.lora.start), policy, config.lora)
-        params = with_trained(params, jax.tree.map(_placed, adapters, trained(params)))
-    return begin(params, optimizer, mesh)
+    if not config.lora.start:
+        return params
+    adapters = load_peft(Path(config.lora.start), policy, config.lora)
+    return with_trained(params, jax.tree.map(_placed, adapters, trained(params)))
 
 
 def _placed(given: np.ndarray, as_there: jax.Array) -> jax.Array:

@@ -17,14 +17,17 @@ import jax
 import openai
 import pytest
 
+from ale_jax.config.model import LoraShape
 from ale_jax.config.serve import ServeConfig
 from ale_jax.engine.engine import Engine
 from ale_jax.errors import RolloutsFailed
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.state import WholeState, init_state, make_optimizer
+from ale_jax.model.lora import new_adapters, trained, with_trained
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.model.weights.export import export
+from ale_jax.model.weights.peft import save_peft
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.checks import checked_config
 from ale_jax.system.serve import serving
@@ -118,10 +121,20 @@ def test_weights_of_others_answer_as_a_run_with_the_same_weights(
     asked = {"model": "any", "messages": MESSAGES, "max_tokens": 8, "seed": 7, "temperature": 1}
     flags = f"--config.weights={folder}", size
     said = []
-    for options, called in ((flags, str(folder)), ((f"--workdir={workdir}",), "step 3")):
+    lora = LoraShape(rank=2, alpha=4.0, targets=("q", "v"), start=str(tmp_path / "adapter"))
+    policy = policy_shape(config, tokenizer.vocab_size)
+    adapted = new_adapters(jax.random.key(5), policy, lora)
+    adapted = with_trained(adapted, jax.tree.map(lambda x: x + 0.3, trained(adapted)))
+    save_peft(tmp_path / "adapter", adapted, policy, lora, str(folder))
+    start = *flags, *(f"--config.lora.{name}={value}" for name, value in vars(lora).items())
+    for options, called in (
+        (flags, str(folder)),
+        ((f"--workdir={workdir}",), "step 3"),
+        (start, f"{folder} with {lora.start}"),
+    ):
         _, client = serve(*options, called=called)
         said.append(client.chat.completions.create(**asked).choices[0].message.content)
-    assert said[0] == said[1]
+    assert said[0] == said[1] != said[2]
 
 
 def test_a_server_whose_engine_has_failed_is_not_healthy_and_ends(config, workdir, monkeypatch):
