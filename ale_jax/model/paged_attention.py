@@ -107,11 +107,13 @@ def splash_attention(
     """[B,T,N,H] by JAX's kernel for TPUs. interpret: run on any platform, slowly."""
     _, T, N, _ = q_BTNH.shape
     kernel = _splash_kernel(T, N, kind, interpret)
+    # Scalars in a TPU's memory for them have 32 bits.
+    sinks = None if sink_N is None else sink_N.astype(jnp.float32)
 
     def attend_row(q_TNH, k_TGH, v_TGH, segment_T):
         heads_first = (x.swapaxes(0, 1) for x in (q_TNH * kind.scale, k_TGH, v_TGH))
         segments = splash.SegmentIds(segment_T, segment_T)
-        out_NTH = kernel(*heads_first, segment_ids=segments, sinks=sink_N)
+        out_NTH = kernel(*heads_first, segment_ids=segments, sinks=sinks)
         return out_NTH.swapaxes(0, 1)
 
     return jax.vmap(attend_row)(q_BTNH, k_BTGH, v_BTGH, segment_BT).astype(q_BTNH.dtype)
