@@ -7,7 +7,7 @@ import pytest
 from ale_jax.config.model import LoraShape
 from ale_jax.model.arithmetic import forward_flops, gradient_flops, peak_flops
 from ale_jax.model.params import count_params
-from tests.model.shapes import DENSE, LATENT, MIXED, MOE, with_mixer
+from tests.model.shapes import DENSE, LATENT, MIXED, MOE, RECURRENT, with_mixer
 from tests.rows import each_row
 
 ATTENTION = 2 * 2 * 2 * 64 * 4  # two layers, scores and values, 64 numbers, 4 keys
@@ -53,6 +53,17 @@ def test_it_is_six_for_each_active_weight(shape, norms):
     _, active = count_params(shape)
     norms, embedding = 2 * (2 * 32 + norms) + 32, 96 * 32
     assert gradient_flops(shape, 0.0) == 6 * (active - norms - embedding)
+
+
+def test_states_are_read_twice_and_written_whatever_came_before():
+    for keys in (0.0, 1000.0):
+        attends = 2.0 * 2 * 4 * 16 * keys  # the second layer's four heads of width 16
+        found = forward_flops(RECURRENT, keys)
+        assert found["attention"] == attends + 3 * 2 * 4 * 16 * 8
+    # Queries and keys of 2 heads, values, gates and outputs of 4, two numbers of each of these;
+    # queries, gates and outputs of 4 heads, keys and values of 2.
+    delta, attention = 2 * 2 * 16 + 3 * 4 * 8 + 2 * 4, 3 * 4 * 16 + 2 * 2 * 16
+    assert found["projections"] == 2 * 32 * (delta + attention)
 
 
 def test_latents_attend_with_keys_and_values_of_two_widths():

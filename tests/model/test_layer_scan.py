@@ -14,7 +14,7 @@ from ale_jax.model.lora import new_adapters, trained, with_trained
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import hidden_states
 from ale_jax.model.sharding import make_mesh
-from tests.model.shapes import MOE, changed
+from tests.model.shapes import MOE, RECURRENT, changed
 
 pytestmark = pytest.mark.heavy
 
@@ -31,6 +31,9 @@ WINDOWED = dataclasses.replace(
         for i, layer in enumerate(changed(DEEP, dense_layers=()).layers)
     ),
 )
+# Three times a gated delta layer and attention.
+_DELTA, _ATTENTION = RECURRENT.layers
+HYBRID = dataclasses.replace(RECURRENT, layers=(_DELTA, _ATTENTION) * 3)
 LORA = LoraShape(rank=4, alpha=8.0, targets=(ALL_LINEAR,))
 TOKENS_BT = np.random.default_rng(0).integers(0, 96, (8, 16))
 MESHES = {"alone": {}, "on a mesh": {"data": 2, "expert": 2, "context": 2}}
@@ -81,4 +84,14 @@ def test_a_scan_computes_what_the_layers_compute(monkeypatch, shape, mesh, adapt
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), stats, expected_stats
     )
+    assert len(text) < len(unrolled), "nothing was scanned"
+
+
+def test_a_scan_of_states_computes_what_the_layers_compute(monkeypatch):
+    """To the digits that their norms leave, of the largest number of each weight."""
+    compute = Compute("float32", "layers")
+    found, text = computed(monkeypatch, True, compute, MESHES["alone"], RUN, HYBRID)
+    expected, unrolled = computed(monkeypatch, True, compute, MESHES["alone"], 100, HYBRID)
+    for ours, theirs in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-4 * np.abs(theirs).max())
     assert len(text) < len(unrolled), "nothing was scanned"

@@ -111,16 +111,21 @@ APART = {name: Storage(DELTA + "in_proj_qkv.weight", IN, QKV) for name in QKV} |
     "delta_beta_DN": Storage(DELTA + "in_proj_b.weight", MATRIX),
     "delta_rate_DN": Storage(DELTA + "in_proj_a.weight", MATRIX),
 }
+# As transformers, which leaves out what predicts further tokens.
 QWEN3_NEXT = Family(
     "qwen3_next",
     "Qwen3NextForCausalLM",
     read_next,
     COMMON_DELTA | BY_HEAD | GATES_BY_HEAD | SHARED_EXPERT,
+    further="mtp.",
 )
-QWEN3_5 = Family("qwen3_5_text", "Qwen3_5ForCausalLM", read_dense, COMMON_DELTA | APART)
+QWEN3_5 = Family(
+    "qwen3_5_text", "Qwen3_5ForCausalLM", read_dense, COMMON_DELTA | APART, further="mtp."
+)
 QWEN3_5_MOE = Family(
     "qwen3_5_moe_text",
     "Qwen3_5MoeForCausalLM",
     read_moe,
     COMMON_DELTA | APART | SHARED_EXPERT,
+    further="mtp.",
 )

@@ -32,8 +32,8 @@ def _check_recurrent(config: RunConfig) -> None:
         )
     if config.engine.share_replies:
         raise ValueError(
-            f"engine.share_replies: {why}and a page is of no use without the state behind it: set "
-            "it to False"
+            f"engine.share_replies True: {why}and a page is of no use without the state behind it: "
+            "set it to False"
         )
     if config.attention_credit.credit != "none":
         raise ValueError(

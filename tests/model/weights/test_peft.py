@@ -72,7 +72,9 @@ def _add(model, folder):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("family", ["phi3", "qwen3_moe", "gpt_oss", "granitemoe"])
+@pytest.mark.parametrize(
+    "family", ["phi3", "qwen3_moe", "gpt_oss", "granitemoe", "qwen3_next", "qwen3_5_text"]
+)
 def test_transformers_computes_the_same_with_an_exported_adapter(family, tmp_path):
     model = make_model(family)
     model.save_pretrained(tmp_path)
@@ -80,6 +82,8 @@ def test_transformers_computes_the_same_with_an_exported_adapter(family, tmp_pat
     shape, lora = checkpoint.shape, LORA
     if not all(layer.experts for layer in shape.layers) and shape.num_experts:
         lora = dataclasses.replace(LORA, targets=("q", "k", "v", "o", "layers.1.*"))
+    if family == "qwen3_next":
+        lora = dataclasses.replace(lora, targets=("q", "o", "layers.0.delta_*"))
     params = drawn(load_params(checkpoint), shape, lora)
     save_peft(tmp_path / "adapter", params, shape, lora, str(tmp_path))
     _add(model, tmp_path / "adapter")
