@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import Any
 
 from ale_jax.config.model import ModelConfig, TokenizerConfig
@@ -13,6 +14,7 @@ from ale_jax.model.template_settings import checked_date
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.hub import is_name, pinned
 from ale_jax.model.weights.load import open_checkpoint, read_shape
+from ale_jax.model.weights.peft import load_peft
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.teacher import check_teacher, teacher_shape
 
@@ -70,14 +72,17 @@ def with_other_weights(config: RunConfig, weights: str) -> RunConfig:
 
 
 def check_sources(config: RunConfig, fetch: bool = True) -> None:
-    """Raises ValueError unless the weights and the tokenizer that the config names are there, and
-    fit the model and each other. fetch: False: of weights that a name stands for, only the
-    description is fetched and read."""
+    """Raises ValueError unless the weights, the adapters and the tokenizer that the config names
+    are there, and fit the model and each other. fetch: False: of weights that a name stands for,
+    only the description is fetched and read."""
     if config.weights:
         check_weights(config, fetch)
     tokenizer = given_tokenizer(config)
     if config.weights and tokenizer:
         tokenizer.check_fits(config.tokenizer.vocab_size)
+    if config.lora.start:
+        policy = policy_shape(config, config.tokenizer.vocab_size)
+        load_peft(Path(config.lora.start), policy, config.lora)
     if config.teacher.weights:
         teacher_shape(config, policy_shape(config, config.tokenizer.vocab_size).vocab_size)
         source = config.tokenizer.path or config.weights

@@ -15,6 +15,7 @@ from ale_jax.model.weights.export import export
 from ale_jax.model.weights.peft import save_peft
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.checks import check_devices, checked_config
+from ale_jax.system.sources import check_sources
 from ale_jax.system.states import first_state
 
 
@@ -65,6 +66,9 @@ def test_adapters_start_as_a_folder_in_pefts_format_has_them(checkpoint, tmp_pat
     optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
     state = first_state(config, policy, optimizer, make_mesh(config.mesh))
     jax.tree.map(np.testing.assert_array_equal, trained(state.params), trained(given))
+    check_sources(config)
+    with pytest.raises(ValueError, match=r"has an adapter of v_DGH in layer 0: set lora\.targets"):
+        check_sources(_config(folder, lora=vars(config.lora) | {"targets": ("q",)}))
 
 
 def test_weights_of_another_shape_are_refused_by_field(checkpoint):
