@@ -222,18 +222,23 @@ def write_pages(
 def _write_pages(pages: Pages, page_BW, position_BT, is_real_BT, new_BTGH: list[Stored]) -> Pages:
     place_BT = jnp.minimum(position_BT // pages.page_tokens, page_BW.shape[1] - 1)
     page_BT = jnp.take_along_axis(page_BW, place_BT, axis=1)
-    page_BT = jnp.where(is_real_BT, page_BT, pages.num_pages)
-    offset_BT = position_BT % pages.page_tokens
+    token_BT = page_BT * pages.page_tokens + position_BT % pages.page_tokens
+
+    def put(old: jax.Array, new: jax.Array) -> jax.Array:
+        """old: [G,P,b,H] or [P,b,H]. new: [B,T,G,H] or [B,T,H]."""
+        *heads, P, b, H = old.shape
+        G = heads[0] if heads else 1
+        head_11G = P * b * jnp.arange(G)[None, None]
+        index_BTG = jnp.where(is_real_BT[..., None], token_BT[..., None] + head_11G, G * P * b)
+        # Each head of a token is a row of its own. If one row had all heads of a token, a TPU's
+        # compiler would store them next to each other, and copy all pages in each step, as the
+        # kernel that reads them expects another form.
+        flat = old.reshape(-1, H).at[index_BTG].set(new.reshape(*index_BTG.shape, H), mode="drop")
+        return flat.reshape(old.shape)
 
     def write(old: Stored, new: Stored) -> Stored:
         new = new if isinstance(new, Int8) else store_as(new, old)
-        return jax.tree.map(
-            lambda o, n: o.at[..., page_BT, offset_BT, :].set(
-                jnp.moveaxis(n, (0, 1), (-3, -2)), mode="drop"
-            ),
-            old,
-            new,
-        )
+        return jax.tree.map(put, old, new)
 
     return type(pages)(*map(write, pages.arrays, new_BTGH))
 

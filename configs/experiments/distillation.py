@@ -1,9 +1,10 @@
-"""How much of its teacher does a smaller student keep? Expect: nearly all, in a fifth of the steps.
+"""Does a smaller student learn from a teacher alone? Expect: from 38 to 60 % in 2,176 episodes.
 python -m ale_jax.launch --config=configs/experiments/distillation.py --workdir=runs/student
 
 On-policy distillation: the student plays, and learns nothing but the divergence of its replies from
 a teacher's. The teacher is `runs/teacher`, which `ale-jax export` has made of a run of the
-quickstart, and the student has half its width. No attempt needs to succeed, or to be compared.
+quickstart (95 %), and the student has half its width. No attempt needs to succeed, or to be
+compared with others.
 Hardware: two CPU cores; no accelerator.
 """
 

@@ -1,6 +1,7 @@
 """The kernels that read pages: interpreted on the CPU, and lowered for their own platforms."""
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from jax.sharding import AbstractDevice
 from ale_jax.config.architecture import Attention
 from ale_jax.config.hardware import MeshShape
 from ale_jax.model import paged_attention as kernels
-from ale_jax.model.cache import Int8, LayerPages, gather_rows, load, store_as
+from ale_jax.model.cache import Int8, LayerPages, gather_rows, load, store_as, write_pages
 from ale_jax.model.layers import masked_attention
 from ale_jax.model.sharding import abstract_mesh, make_mesh
 
@@ -117,3 +118,14 @@ def test_who_has_a_kernel():
     assert not kernels.has_kernel("gpu", quantized, KIND)
     assert not kernels.has_kernel("gpu", pages, dataclasses.replace(KIND, window=8))
     assert not kernels.has_kernel("tpu", pages, dataclasses.replace(KIND, sinks=True))
+
+
+def test_each_head_of_a_token_is_written_as_a_row_of_its_own():
+    """Else a TPU's compiler stores heads next to each other, and copies all pages between this form
+    and the kernel's in each decode step (`python -m benchmarks.tpu_layers`)."""
+    _, pages, page_BW = _inputs()
+    where = page_BW, jnp.zeros((B, 1), jnp.int32), jnp.ones((B, 1), bool)
+    new_BTGH = jnp.ones((B, 1, G, H))
+    text = jax.jit(write_pages).lower(pages, *where, [new_BTGH, new_BTGH]).as_text()
+    written = re.findall(r"stablehlo\.scatter.*?\}\) : \((tensor<[^>]*>)", text, re.DOTALL)
+    assert written == [f"tensor<{G * PAGES * PAGE_TOKENS}x{H}xf32>"] * 2

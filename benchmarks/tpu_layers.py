@@ -1,0 +1,217 @@
+"""Do all kinds of layers compile for TPUs? Asks the TPU's own compiler, without a TPU.
+
+    python -m benchmarks.tpu_layers LIBTPU [--chips=v5p,v6e] [--kinds=attention,...]
+
+LIBTPU is the libtpu.so of PyPI's libtpu. For one chip, a layer of each kind, with the widths of a
+published model, is compiled twice: the gradient of a row of 4,096 tokens, and the engine's
+program, which prefills and decodes. Neither may hold the scores of a row's queries and keys, and
+the engine's program may not copy what it keeps of conversations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import time
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import AxisType, Mesh
+
+from ale_jax.config.architecture import (
+    Attention,
+    ClampedSwiglu,
+    Dense,
+    Experts,
+    GatedDelta,
+    Latent,
+    Layer,
+    Norm,
+    PolicyShape,
+    Rope,
+)
+from ale_jax.config.engine import EngineShape
+from ale_jax.config.hardware import MeshShape
+from ale_jax.config.model import FULL, Compute
+from ale_jax.engine.dispatch import PrefillBatcher, page_table, slot_state
+from ale_jax.learn.state import abstract_trained
+from ale_jax.learn.step import forward
+from ale_jax.model.generate import prefill_and_decode
+from ale_jax.model.memory import cache_shardings, empty_cache
+from ale_jax.model.params import is_param, param_table
+from ale_jax.model.sharding import (
+    SAMPLER_RULES,
+    batch_sharding,
+    mesh_sizes,
+    num_data_shards,
+    param_shardings,
+)
+from benchmarks.choices import some_of
+
+TOPOLOGIES = {"v5p": "v5p:2x2x1", "v6e": "v6e:2x2x1"}
+ROW = 4096  # tokens
+ENGINE = EngineShape(
+    max_sequences=16,
+    max_sequence_length=ROW,
+    decode_steps=8,
+    prefill_tokens=(256,),
+    prefill_rows=1,
+    prefill_budget=512,
+    page_tokens=64,
+    pages=16 * ROW // 64,
+)
+COMPUTE = Compute("bfloat16", "layers")
+MIB = 1 << 20
+
+
+def _attention(heads: int, groups: int, width: int = 128, **kind: Any) -> Attention:
+    return Attention(heads, groups, width, width**-0.5, Rope(1e6, width), **kind)
+
+
+DENSE, RMS = Dense(5632), Norm(1e-6)
+FULL_ATTENTION = _attention(16, 8, qk_norm="head")
+KINDS: dict[str, Layer] = {
+    "attention": Layer(FULL_ATTENTION, DENSE, RMS),
+    "width_norm": Layer(_attention(16, 16, qk_norm="width"), DENSE, Norm(1e-6, place="after")),
+    "window": Layer(_attention(8, 4, window=1024), DENSE, Norm(1e-6, True, "both")),
+    "cap": Layer(_attention(8, 4, cap=50.0), DENSE, RMS),
+    "sinks": Layer(_attention(64, 8, 64, sinks=True, bias=True), DENSE, RMS),
+    "gate": Layer(_attention(16, 2, gate=True), DENSE, RMS),
+    "latent": Layer(Latent(16, 1536, 512, 128, 128, 192**-0.5, Rope(1e4, 64)), DENSE, RMS),
+    "gated_delta": Layer(GatedDelta(16, 32, 128, 128, 4), DENSE, RMS),
+    "experts": Layer(
+        FULL_ATTENTION,
+        Experts(32, 4, 768, "sigmoid", choice_bias=True, groups=4, top_groups=2, shared=768),
+        RMS,
+    ),
+    "clamped_experts": Layer(
+        FULL_ATTENTION,
+        Experts(32, 4, 768, gate=ClampedSwiglu(1.702, 7.0), bias=True, router_bias=True),
+        RMS,
+    ),
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Returns the exit code: 1 if a program holds what it must not."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("libtpu", type=Path)
+    parser.add_argument("--chips", type=some_of(TOPOLOGIES), default=list(TOPOLOGIES))
+    parser.add_argument("--kinds", type=some_of(KINDS), default=list(KINDS))
+    options = parser.parse_args(arguments)
+    if not options.libtpu.is_file():
+        parser.error(f"there is no {options.libtpu}: pip download --no-deps libtpu, and unpack it")
+    # There is no TPU, so its metadata must not be queried.
+    os.environ |= {"TPU_LIBRARY_PATH": str(options.libtpu), "TPU_SKIP_MDS_QUERY": "1"}
+    results = []
+    for chip in options.chips:
+        mesh = one_chip(chip)
+        for name in options.kinds:
+            found = {"chip": chip, "kind": name, **compiled(policy_of(KINDS[name]), mesh)}
+            results.append(found)
+            print(_line(found), flush=True)
+    versions = {name: version(name) for name in ("jax", "jaxlib")}
+    print(json.dumps({"benchmark": "tpu_layers", "versions": versions, "results": results}))
+    return int(any(each["scores"] or each["copies"] for each in results))
+
+
+def _line(found: dict[str, Any]) -> str:
+    return (
+        f"{found['chip']} {found['kind']:16} gradient {found['gradient_s']:5.1f} s "
+        f"{found['gradient_mib']:6.0f} MiB, engine {found['engine_s']:5.1f} s "
+        f"{found['engine_mib']:6.0f} MiB; scores held: {found['scores']}, "
+        f"copies of the cache: {found['copies']}"
+    )
+
+
+def policy_of(kind: Layer) -> PolicyShape:
+    return PolicyShape(8192, 2048, (kind,), RMS, ROW, True, "")
+
+
+def one_chip(chip: str) -> Mesh:
+    """Returns a mesh of one chip that need not be present."""
+    topology = topologies.get_topology_desc(platform="tpu", topology_name=TOPOLOGIES[chip])
+    sizes = mesh_sizes(MeshShape(), 1)
+    kinds = (AxisType.Auto,) * len(sizes)
+    devices = np.array(topology.devices[:1]).reshape(*sizes.values())
+    return Mesh(devices, tuple(sizes), axis_types=kinds)
+
+
+def compiled(policy: PolicyShape, mesh: Mesh) -> dict[str, Any]:
+    """Returns seconds, temporary MiB, and what the programs hold that they must not: arrays of
+    queries by keys, and copies of what the engine keeps."""
+    found: dict[str, Any] = {"scores": 0, "copies": 0}
+    for name, lowered in (
+        ("gradient", _gradient(policy, mesh)),
+        ("engine", _engine(policy, mesh)),
+    ):
+        began = time.monotonic()
+        program = lowered.compile()
+        found[f"{name}_s"] = round(time.monotonic() - began, 1)
+        found[f"{name}_mib"] = program.memory_analysis().temp_size_in_bytes / MIB
+        text = program.as_text()
+        found["scores"] += len(re.findall(rf"\[(?:\d+,)*{ROW},{ROW}\]", text))
+        if name == "engine":
+            found["copies"] = _copies(text, policy)
+    return found
+
+
+def _gradient(policy: PolicyShape, mesh: Mesh) -> jax.stages.Lowered:
+    def loss(params: Any, batch: Any) -> jax.Array:
+        return forward(params, batch, policy, COMPUTE)[0].logp_BT.sum()
+
+    numbers = jax.ShapeDtypeStruct((1, ROW), jnp.int32, sharding=batch_sharding(mesh))
+    batch = dict.fromkeys(("tokens_BT", "position_BT", "segment_BT"), numbers)
+    with jax.set_mesh(mesh):
+        return jax.jit(jax.grad(loss)).lower(abstract_trained(policy, FULL, mesh), batch)
+
+
+def _engine(policy: PolicyShape, mesh: Mesh) -> jax.stages.Lowered:
+    def abstract(x: Any, place: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(x.shape, jnp.bfloat16, sharding=place)
+
+    table, places = param_table(policy), param_shardings(policy, mesh, SAMPLER_RULES)
+    params = jax.tree.map(abstract, table, places, is_leaf=is_param)
+    idle = slot_state([], ENGINE.max_sequences)
+    chunks = PrefillBatcher(ENGINE, num_data_shards(mesh)).arrays()
+    with jax.set_mesh(mesh):
+        return prefill_and_decode.lower(
+            *(params, _cache(policy, mesh), idle, page_table([], ENGINE), chunks, idle),
+            shape=policy,
+            sizes=ENGINE.prefill_tokens,
+            steps=ENGINE.decode_steps,
+            stop_ids=(0,),
+            platform="tpu",
+        )
+
+
+def _cache(policy: PolicyShape, mesh: Mesh) -> Any:
+    kept = zip(_kept(policy), cache_shardings(policy, mesh), strict=True)
+    return [
+        jax.tree.map(lambda x, p=place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=p), layer)
+        for layer, place in kept
+    ]
+
+
+def _kept(policy: PolicyShape) -> Any:
+    sizes = ENGINE.pages, ENGINE.page_tokens, jnp.bfloat16, ENGINE.max_sequences
+    return jax.eval_shape(partial(empty_cache, policy, *sizes))
+
+
+def _copies(text: str, policy: PolicyShape) -> int:
+    """Counts the instructions that copy all of an array that the engine keeps."""
+    sizes = {",".join(map(str, x.shape)) for x in jax.tree.leaves(_kept(policy))}
+    return sum(len(re.findall(rf"\[{size}\]\S* copy(?:-start)?\(", text)) for size in sizes)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
