@@ -193,8 +193,7 @@ class Learner:
         """reference: a teacher that no program computes, in place of `programs.reference`."""
         algo = options.algo
         assert (options.critics.count > 0) == algo.advantage.from_critics
-        self._options, self._programs = options, programs
-        self._reference = reference or programs.reference
+        self._options, self._programs, self._teacher = options, programs, reference
 
     def learn(
         self, groups: Sequence[Group], imitated: Sequence[Sample], version: int
@@ -241,6 +240,9 @@ class Learner:
         """Returns the log-probability of each policy token, float32 [B, T]; 0 elsewhere. weights: a
         version that the trainer keeps."""
         return self._programs.logp([batch], weights=weights)[0]
+
+    def _reference(self, batches: Sequence[Batch]) -> Sequence[Scores]:
+        return (self._teacher or self._programs.reference)(batches)
 
     def _divergence(self, batches: list[Batch], sampled: Sequence[Sample]) -> dict[str, float]:
         """Returns the divergence from the reference over all that was sampled, if it is wanted."""

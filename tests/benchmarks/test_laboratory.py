@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import importlib
 import os
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ from ale_jax.files import read_json
 from ale_jax.learn.learner import assemble
 from ale_jax.learn.step import make_loss
 from ale_jax.learn.token_credit import credit_by_critics, scale_advantages
+from ale_jax.model.policy import TokenScores
 from benchmarks.laboratory import golden, picture
 from benchmarks.laboratory.comparison import paired
 from benchmarks.laboratory.credit import advantages, arm, lay_out, token_values
@@ -146,7 +146,7 @@ def trainer_gradient(found, groups, setting: Setting, value_QMD2):
             entropy_BT = entropy_MDL.reshape(-1)[at // SMALL.words]
             # The laboratory's policies predict no observations.
             logp_BT = jnp.where(arrays["chunk_BT"] >= 0, logp_MDLV.reshape(-1)[at], 0.0)
-            scores = SimpleNamespace(logp_BT=logp_BT, entropy_BT=entropy_BT)
+            scores = TokenScores(logp_BT, entropy_BT, jnp.zeros(logp_BT.shape, bool))
             loss += loss_fn(scores, arrays, step.minibatches[0].loss_denominator)[0]
         return loss
 

@@ -287,7 +287,7 @@ def test_critics_of_the_policys_shape_start_as_the_policy():
 
 
 def test_critics_of_the_policys_shape_start_with_its_adapters_merged():
-    adapters = new_adapters(jax.random.key(1), POLICY, LoraShape(2, 4.0, ("q",)))
+    adapters = new_adapters(jax.random.key(1), POLICY, LoraShape(rank=2, alpha=4.0, targets=("q",)))
     params = init_params(jax.random.key(7), POLICY) | jax.tree.map(jnp.ones_like, adapters)
     hp = dataclasses.replace(MINI, count=1, **OWN_SHAPE)
     made = Critics.make(hp, ModelSpec(POLICY, _mesh()), params, jax.random.key(0))

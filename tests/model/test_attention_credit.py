@@ -167,7 +167,11 @@ def test_replayed_experts_are_taken():
 
 
 def test_adapters_are_seen():
-    params, rows, lora = init_params(jax.random.key(0), DENSE), _rows(64), LoraShape(2, 4.0, ("q",))
+    params, rows, lora = (
+        init_params(jax.random.key(0), DENSE),
+        _rows(64),
+        LoraShape(rank=2, alpha=4.0, targets=("q",)),
+    )
     adapted = params | new_adapters(jax.random.key(1), DENSE, lora)
     adapted["adapters"] = jax.tree.map(lambda x: x + 0.3, adapted["adapters"])
     found = _attention_statistics(adapted, *rows, DENSE, (1,), WINDOW, HORIZON)
