@@ -16,13 +16,11 @@ import os
 import re
 import sys
 import time
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh
@@ -41,21 +39,11 @@ from ale_jax.config.architecture import (
 )
 from ale_jax.config.engine import EngineShape
 from ale_jax.config.hardware import MeshShape
-from ale_jax.config.model import FULL, Compute
-from ale_jax.engine.dispatch import PrefillBatcher, page_table, slot_state
-from ale_jax.learn.state import abstract_trained
-from ale_jax.learn.step import forward
-from ale_jax.model.generate import prefill_and_decode
-from ale_jax.model.memory import cache_shardings, empty_cache
-from ale_jax.model.params import is_param, param_table
 from ale_jax.model.sharding import (
-    SAMPLER_RULES,
-    batch_sharding,
     mesh_sizes,
-    num_data_shards,
-    param_shardings,
 )
 from benchmarks.choices import some_of
+from benchmarks.lowering import abstract_cache, traced_gradient, traced_sampler
 
 TOPOLOGIES = {"v5p": "v5p:2x2x1", "v6e": "v6e:2x2x1"}
 ROW = 3072  # tokens; no width of the kinds is equal
@@ -69,7 +57,6 @@ ENGINE = EngineShape(
     page_tokens=64,
     pages=16 * ROW // 64,
 )
-COMPUTE = Compute("bfloat16", "layers")
 MIB = 1 << 20
 
 
@@ -150,10 +137,12 @@ def compiled(policy: PolicyShape, mesh: Mesh) -> dict[str, Any]:
     """Returns seconds, temporary MiB, and what the programs hold that they must not: arrays of
     queries by keys, and copies of what the engine keeps."""
     found: dict[str, Any] = {"scores": 0, "copies": 0}
-    for name, lowered in (
-        ("gradient", _gradient(policy, mesh)),
-        ("engine", _engine(policy, mesh)),
-    ):
+    with jax.set_mesh(mesh):
+        programs = {
+            "gradient": traced_gradient(policy, mesh, 1, ROW).lower(),
+            "engine": traced_sampler(policy, mesh, ENGINE).lower(),
+        }
+    for name, lowered in programs.items():
         began = time.monotonic()
         program = lowered.compile()
         found[f"{name}_s"] = round(time.monotonic() - began, 1)
@@ -165,51 +154,9 @@ def compiled(policy: PolicyShape, mesh: Mesh) -> dict[str, Any]:
     return found
 
 
-def _gradient(policy: PolicyShape, mesh: Mesh) -> jax.stages.Lowered:
-    def loss(params: Any, batch: Any) -> jax.Array:
-        return forward(params, batch, policy, COMPUTE)[0].logp_BT.sum()
-
-    numbers = jax.ShapeDtypeStruct((1, ROW), jnp.int32, sharding=batch_sharding(mesh))
-    batch = dict.fromkeys(("tokens_BT", "position_BT", "segment_BT"), numbers)
-    with jax.set_mesh(mesh):
-        return jax.jit(jax.grad(loss)).lower(abstract_trained(policy, FULL, mesh), batch)
-
-
-def _engine(policy: PolicyShape, mesh: Mesh) -> jax.stages.Lowered:
-    def abstract(x: Any, place: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(x.shape, jnp.bfloat16, sharding=place)
-
-    table, places = param_table(policy), param_shardings(policy, mesh, SAMPLER_RULES)
-    params = jax.tree.map(abstract, table, places, is_leaf=is_param)
-    idle = slot_state([], ENGINE.max_sequences)
-    chunks = PrefillBatcher(ENGINE, num_data_shards(mesh)).arrays()
-    with jax.set_mesh(mesh):
-        return prefill_and_decode.lower(
-            *(params, _cache(policy, mesh), idle, page_table([], ENGINE), chunks, idle),
-            shape=policy,
-            sizes=ENGINE.prefill_tokens,
-            steps=ENGINE.decode_steps,
-            stop_ids=(0,),
-            platform="tpu",
-        )
-
-
-def _cache(policy: PolicyShape, mesh: Mesh) -> Any:
-    kept = zip(_kept(policy), cache_shardings(policy, mesh), strict=True)
-    return [
-        jax.tree.map(lambda x, p=place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=p), layer)
-        for layer, place in kept
-    ]
-
-
-def _kept(policy: PolicyShape) -> Any:
-    sizes = ENGINE.pages, ENGINE.page_tokens, jnp.bfloat16, ENGINE.max_sequences
-    return jax.eval_shape(partial(empty_cache, policy, *sizes))
-
-
 def copies(text: str, policy: PolicyShape) -> int:
     """Counts the instructions that copy all of an array that the engine keeps."""
-    sizes = {",".join(map(str, x.shape)) for x in jax.tree.leaves(_kept(policy))}
+    sizes = {",".join(map(str, x.shape)) for x in jax.tree.leaves(abstract_cache(policy, ENGINE))}
     return sum(
         len(re.findall(rf"^.*\[{size}\].* copy(?:-start)?\(", text, re.MULTILINE)) for size in sizes
     )

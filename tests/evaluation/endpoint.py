@@ -18,7 +18,8 @@ def endpoint(answer: Callable[[dict], tuple[int, dict] | str]) -> Iterator[tuple
 
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.append(body | {"authorization": self.headers.get("Authorization")})
+            sent = {"path": self.path, "authorization": self.headers.get("Authorization")}
+            asked.append(body | sent)
             told = answer(body)
             status, told = (200, _completion(told)) if isinstance(told, str) else told
             content = json.dumps(told).encode()

@@ -3,31 +3,17 @@ take is planned."""
 
 import dataclasses
 import json
-from functools import partial
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
-from ale_jax.config.model import FULL, Compute
-from ale_jax.engine.dispatch import PrefillBatcher, page_table, slot_state
-from ale_jax.learn.state import abstract_trained
-from ale_jax.learn.step import forward
-from ale_jax.model.generate import prefill_and_decode
-from ale_jax.model.memory import cache_shardings, empty_cache
-from ale_jax.model.params import is_param, param_table
-from ale_jax.model.sharding import (
-    SAMPLER_RULES,
-    batch_sharding,
-    num_data_shards,
-    param_shardings,
-)
 from ale_jax.model.weights.config import read_text
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.plan import make_plan
 from benchmarks.families.tiny import make_config
+from benchmarks.lowering import abstract_cache, traced_gradient, traced_sampler
 from tests.engine.shapes import engine_shape
 from tests.system.configs import smoke_config
 
@@ -45,15 +31,8 @@ MESH = AbstractMesh(
 
 
 def test_the_step_solves_a_system_for_each_chunk_and_keeps_no_scores():
-    params = abstract_trained(POLICY, FULL, MESH)
-    numbers = jax.ShapeDtypeStruct((16, 3072), jnp.int32, sharding=batch_sharding(MESH))
-    batch = dict.fromkeys(("tokens_BT", "position_BT", "segment_BT"), numbers)
-
-    def loss(params, batch):
-        return forward(params, batch, POLICY, Compute("bfloat16", "layers"))[0].logp_BT.sum()
-
     with jax.sharding.use_abstract_mesh(MESH):
-        traced = jax.jit(jax.grad(loss)).trace(params, batch)
+        traced = traced_gradient(POLICY, MESH, 16, 3072)
         text = traced.lower(lowering_platforms=("tpu",)).as_text()
     # Of a device: its row, half of 32 heads, 64 tokens. Whole rows have no scores.
     assert "tensor<1x16x64x64xf32>" in text and "3072x3072" not in text
@@ -63,29 +42,9 @@ def test_the_step_solves_a_system_for_each_chunk_and_keeps_no_scores():
 def test_the_sampler_keeps_a_state_of_each_slot():
     engine = engine_shape(max_sequences=64, max_sequence_length=6144, page_tokens=64)
     engine = dataclasses.replace(engine, decode_steps=8, prefill_tokens=(16,))
-    sizes = engine.pages, engine.page_tokens, jnp.bfloat16, engine.max_sequences
-    places = param_shardings(POLICY, MESH, SAMPLER_RULES)
-
-    def abstract(x, place):
-        dtype = getattr(x, "dtype", jnp.bfloat16)
-        return jax.ShapeDtypeStruct(x.shape, dtype, sharding=place)
-
-    params = jax.tree.map(abstract, param_table(POLICY), places, is_leaf=is_param)
-    empty = jax.eval_shape(partial(empty_cache, POLICY, *sizes))
-    kept = zip(empty, cache_shardings(POLICY, MESH), strict=True)
-    cache = [jax.tree.map(partial(abstract, place=place), each) for each, place in kept]
-    assert cache[0].state_BNHh.shape == (64, 32, 128, 128)
-    idle = slot_state([], engine.max_sequences)
-    chunks = PrefillBatcher(engine, num_data_shards(MESH), is_recurrent=True).arrays()
+    assert abstract_cache(POLICY, engine)[0].state_BNHh.shape == (64, 32, 128, 128)
     with jax.sharding.use_abstract_mesh(MESH):
-        traced = prefill_and_decode.trace(
-            *(params, cache, idle, page_table([], engine), chunks, idle),
-            shape=POLICY,
-            sizes=engine.prefill_tokens,
-            steps=engine.decode_steps,
-            stop_ids=(0,),
-            platform="tpu",
-        )
+        traced = traced_sampler(POLICY, MESH, engine)
         text = traced.lower(lowering_platforms=("tpu",)).as_text()
     assert "tensor<4x16x128x128xf32>" in text  # what one of 16 shards has, half of its heads
 

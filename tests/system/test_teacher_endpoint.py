@@ -1,11 +1,6 @@
 """A teacher behind an endpoint: its log-probabilities are those of its weights, and what else it
 may say is refused."""
 
-import contextlib
-import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 import jax
 import numpy as np
 import pytest
@@ -22,6 +17,7 @@ from ale_jax.records import FORCED
 from ale_jax.system.teacher_endpoint import TeacherEndpoint
 from ale_jax.worlds.endpoint import Endpoint
 from tests.data.make_trajectories import make_turn
+from tests.evaluation.endpoint import endpoint
 from tests.model.shapes import DENSE
 
 PARAMS = init_params(jax.random.key(3), DENSE)
@@ -41,33 +37,8 @@ def _prompt_logprobs(asked):
     return {"choices": [{"text": "x", "prompt_logprobs": told}]}
 
 
-@contextlib.contextmanager
 def _served(answer=_prompt_logprobs, status=200):
-    """The address of a server, and the requests that it got."""
-    asked = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.append((self.path, self.headers["Authorization"], body))
-            content = json.dumps(answer(body)).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *args):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1", asked
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    return endpoint(lambda body: (status, answer(body)))
 
 
 def _teacher(url, top=TOP):
@@ -94,12 +65,10 @@ def test_it_scores_what_its_weights_would(batch, top):
     own = make_score(DENSE, make_mesh(MeshShape(data=-1)), top=top)(PARAMS, batch)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), found, own)
     assert len(asked) == 2, "one request for each conversation"
-    for path, key, body in asked:
-        assert path == "/v1/completions" and key == "Bearer secret"
-        assert body["model"] == "large" and body["prompt"] in (
-            [1, 2, 3, 4, 5, 6, 7, 8, 9],
-            [9, 10, 11],
-        )
+    for body in asked:
+        assert body["path"] == "/v1/completions" and body["authorization"] == "Bearer secret"
+        assert body["model"] == "large"
+    assert sorted(body["prompt"] for body in asked) == [[*range(1, 10)], [9, 10, 11]]
 
 
 def _changed(change):

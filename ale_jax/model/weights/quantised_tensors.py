@@ -59,13 +59,10 @@ class Mxfp4:
 
 
 @dataclasses.dataclass(frozen=True)
-class TiledFp8:
-    """A map [out,in] with a scale for each tile. scales: [out/size, in/size], rounded up; a tile at
-    the end may be smaller."""
+class _Fp8:
+    """values: in the order and shape of the map."""
 
     values: Tensor
-    scales: Tensor
-    tile: tuple[int, int]
 
     @property
     def file(self) -> Path:
@@ -74,6 +71,15 @@ class TiledFp8:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.values.shape
+
+
+@dataclasses.dataclass(frozen=True)
+class TiledFp8(_Fp8):
+    """A map [out,in] with a scale for each tile. scales: [out/size, in/size], rounded up; a tile at
+    the end may be smaller."""
+
+    scales: Tensor
+    tile: tuple[int, int]
 
     def read(self, bounds: Bounds) -> np.ndarray:
         of_scales = [(a // size, -(-b // size)) for (a, b), size in zip(bounds, self.tile)]
@@ -85,19 +91,10 @@ class TiledFp8:
 
 
 @dataclasses.dataclass(frozen=True)
-class ScaledFp8:
+class ScaledFp8(_Fp8):
     """A map with one scale for all of it."""
 
-    values: Tensor
     scale: Tensor
-
-    @property
-    def file(self) -> Path:
-        return self.values.file
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.values.shape
 
     def read(self, bounds: Bounds) -> np.ndarray:
         return self.values.read(bounds).astype(np.float32) * self.scale.read(()).astype(np.float32)
