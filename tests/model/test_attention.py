@@ -76,28 +76,31 @@ def _with_codes(q_BTNH, k_BTGH, v_BTGH, segment_BT, kind, sink_N=None):
     return paged_attention.attend_with_codes(attend, q_BTNH, k_BTGH, v_BTGH, segment_BT)
 
 
+_splash = functools.partial(paged_attention.splash_attention, interpret=True)
+_CHANGES = {"plain": {}, "window": {"window": 40}, "cap": {"cap": 1.5}, "sinks": {"sinks": True}}
+_KERNELS = {
+    "whole row": (xla_attention, 256, _CHANGES),
+    "blocks": (xla_attention, 300, _CHANGES),  # the last one not full
+    "splash": (_splash, 256, _CHANGES),
+    "codes": (_with_codes, 256, ["plain", "window"]),  # cuDNN has neither caps nor sinks
+}
+
+
 @pytest.mark.parametrize(
-    ("attend", "tokens", "atol"),
+    ("attend", "tokens", "changes"),
     [
-        (xla_attention, 256, 2e-5),
-        (xla_attention, 300, 2e-5),  # in blocks, the last one not full
-        (functools.partial(paged_attention.splash_attention, interpret=True), 256, 2e-5),
-        (_with_codes, 256, 2e-5),
+        pytest.param(attend, tokens, _CHANGES[name], id=f"{kernel}-{name}")
+        for kernel, (attend, tokens, names) in _KERNELS.items()
+        for name in names
     ],
-    ids=["whole row", "blocks", "splash", "codes"],
 )
-@pytest.mark.parametrize("changes", [{}, {"window": 40}, {"cap": 1.5}, {"sinks": True}], ids=str)
-def test_every_kernel_is_softmax_attention_within_segments(
-    attend, tokens, atol, changes, monkeypatch
-):
-    if changes.keys() & {"cap", "sinks"} and attend is _with_codes:
-        pytest.skip("cuDNN has neither caps nor sinks")
+def test_every_kernel_is_softmax_attention_within_segments(attend, tokens, changes, monkeypatch):
     monkeypatch.setattr(attention, "WHOLE_ROW", 256)
     inputs, kind = _inputs(tokens), dataclasses.replace(KIND, **changes)
     outcomes = _outcome(_plain, inputs, kind), _outcome(attend, inputs, kind)
     for expected, found in zip(*outcomes, strict=True):
         assert np.abs(expected).max() > 1
-        np.testing.assert_allclose(found, expected, atol=atol)
+        np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
 @pytest.mark.parametrize("width", [24, 80], ids=["narrower", "wider"])
