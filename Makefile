@@ -20,7 +20,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install install-test install-cluster lock rock gem textarena bfcl verifiers tokenizers sandbox runtimes browser quickstart check test test-slow lint types format validate report clean
+.PHONY: help install install-test install-cluster lock rock gem textarena bfcl verifiers tokenizers sandbox allocator runtimes browser quickstart check test test-slow lint types format validate report clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -54,13 +54,16 @@ sandbox:  ## install a sandbox runtime, bubblewrap, unless there is one or the D
 	        && $(AS_ROOT) apt-get -q install --yes --no-install-recommends bubblewrap; } \
 	    || { echo "there is no sandbox runtime; run as root: apt-get install bubblewrap" >&2; exit 1; }
 
+allocator:  ## install tcmalloc, with which steps on CPUs take less time; without it all works, too
+	@launch/allocator.sh || true
+
 runtimes:  ## install both sandbox runtimes: bubblewrap, and Docker with the image for tasks
 	launch/runtimes.sh
 
 browser:  ## install Chromium, which the tests of web pages use
 	launch/browser.sh
 
-quickstart: install sandbox  ## train, evaluate and write the report, in RUN=runs/quickstart
+quickstart: install sandbox allocator  ## train, evaluate and write the report, in RUN=runs/quickstart
 	$(VENV)/bin/python -m ale_jax.launch --config=configs/quickstart.py --workdir="$(RUN)"
 
 check: lint types  ## style, types, rules of the tree and the quick tests: before every commit

@@ -38,6 +38,7 @@ from ale_jax.command_line import (
 )
 from ale_jax.errors import EXIT_FAILED, RunFailed
 from ale_jax.sandbox.api import SandboxError
+from ale_jax.system.allocator import use_tcmalloc
 from ale_jax.system.lasting_output import keep_writable
 from ale_jax.system.lease import require_free
 from ale_jax.system.stopping import ANOTHER_WAS_TOLD, INTERRUPTED, StopSignals
@@ -266,6 +267,11 @@ def _one_line(error: BaseException) -> str:
 
 def main_program(argv: Sequence[str]) -> int:
     """`main` as the whole of a process, which exits with the code that it returns."""
+    try:
+        use_tcmalloc()
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_FAILED
     sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     keep_writable()
     try:

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Installs what the tests need (bubblewrap, Docker, Chromium and gVisor), and then runs them with COMMAND.
+# Installs what the tests need (bubblewrap, Docker, Chromium, gVisor and tcmalloc), and then runs them
+# with COMMAND.
 #
 #     launch/for_tests.sh COMMAND...
 #
@@ -33,10 +34,11 @@ say_what_is_missing() {
     docker image inspect ale-shell > /dev/null 2>&1 || missing+=("Docker with the image ale-shell")
     command -v chromium > /dev/null || missing+=(chromium)
     command -v runsc > /dev/null || missing+=("gVisor (runsc)")
+    [[ $(/sbin/ldconfig -p) == *libtcmalloc_minimal.so.4* ]] || missing+=(tcmalloc)
     [ ${#missing[@]} = 0 ] && return
     local list
     list=$(printf ', %s' "${missing[@]}")
-    say "no root, and no sudo without a password, so tests run without ${list:2}; run as root: make runtimes browser"
+    say "no root, and no sudo without a password, so tests run without ${list:2}; run as root: make runtimes browser allocator"
 }
 
 if as_root true 2> /dev/null; then
@@ -51,6 +53,7 @@ if as_root true 2> /dev/null; then
     prepare bubblewrap "$here/runtimes.sh" bubblewrap
     prepare Docker "$here/runtimes.sh"
     prepare chromium "$here/browser.sh"
+    prepare tcmalloc "$here/allocator.sh"
     command -v runsc > /dev/null \
         || prepare gVisor as_root apt-get -q install --yes --no-install-recommends runsc
 else

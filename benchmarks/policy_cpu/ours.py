@@ -31,6 +31,7 @@ from ale_jax.learn.step import ModelSpec, make_loss, make_train_step
 from ale_jax.model.params import Params
 from ale_jax.model.sharding import make_mesh, param_shardings
 from ale_jax.model.weights.load import load_params, open_checkpoint
+from ale_jax.system.allocator import use_tcmalloc
 from benchmarks.full_rows import GRPO, full_batch
 from benchmarks.policy_cpu.work import FIRST_ID, PROMPT_TOKENS, ROW_TOKENS, ROWS, WRITTEN_TOKENS
 
@@ -136,4 +137,5 @@ def _seconds_of(call: Callable[[], None]) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
+    use_tcmalloc()  # as `ale-jax` does
     sys.exit(main(sys.argv[1:]))

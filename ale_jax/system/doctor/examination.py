@@ -15,6 +15,7 @@ from ale_jax.system.doctor import peers
 from ale_jax.system.doctor.devices import check_grouped_product, check_mesh
 from ale_jax.system.doctor.findings import Finding, Report, fail, ok, warn
 from ale_jax.system.doctor.machine import (
+    check_allocator,
     check_compilation_cache,
     check_device_memory,
     check_folder,
@@ -106,6 +107,7 @@ def _examine_devices(config: RunConfig, report: Report, leads: bool) -> None:
 def _examine_machine(config: RunConfig, workdir: Path | None, report: Report, leads: bool) -> None:
     """leads: whether this is the first process, which has the sandboxes and Ray."""
     rollout, keep = config.rollout, config.checkpoint.keep
+    report.check("allocator", check_allocator)
     report.check("open files", check_open_files, rollout.actors * rollout.episodes_per_actor)
     if workdir is None:
         report.add(warn("workdir", "not checked", "add --workdir=DIR, the folder of the run"))

@@ -24,6 +24,7 @@ from ale_jax.sandbox.datasets import Datasets
 from ale_jax.sandbox.pool.accounting import memory_here_mb
 from ale_jax.sandbox.pool.machines import FILES_BESIDE, FILES_EACH
 from ale_jax.sandbox.runtime import login_of, runtime_of_run
+from ale_jax.system import allocator
 from ale_jax.system.actors.cluster import OBJECT_STORE_BYTES
 from ale_jax.system.checks import check_devices
 from ale_jax.system.doctor.findings import Finding, fail, ok, warn
@@ -47,6 +48,17 @@ def check_open_files(conversations: int) -> Finding:
     if hard < need:
         raised += f", after the hard limit, {hard}, was raised (LimitNOFILE= in systemd)"
     return warn("open files", found, raised)
+
+
+def check_allocator() -> Finding:
+    """Checks that XLA's buffers on CPUs come from tcmalloc, unless the user chose otherwise."""
+    name = "allocator"
+    if allocator.is_in_use():
+        return ok(name, allocator.TCMALLOC)
+    if not allocator.is_wanted():
+        return ok(name, allocator.SYSTEM)
+    remedy = "for faster steps on CPUs, install libtcmalloc-minimal4 (Debian) or gperftools-libs"
+    return warn(name, allocator.SYSTEM, remedy)
 
 
 def check_shared_memory(folder: Path = SHM) -> Finding:
