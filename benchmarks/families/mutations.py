@@ -12,11 +12,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from transformers import AutoModelForCausalLM
 
 from ale_jax.model.weights.load import load_params, open_checkpoint
 from benchmarks.families.parity import distance, forward
-from benchmarks.families.tiny import OF_FAMILY, VOCAB, make_model, their_logits
+from benchmarks.families.tiny import OF_FAMILY, VOCAB, class_of, make_model, their_logits
+from benchmarks.families.tiny_wrapped import OF_WRAPPER
 
 TRIED, QUICK_TRIED, SEED = 1000, 20, 0
 CLOSE = 2e-5
@@ -44,9 +44,10 @@ _forward = jax.jit(forward, static_argnums=2)
 def measure(quick: bool) -> dict[str, Any]:
     """Tries as many as TRIED, and returns how many were what. Silent: neither refused nor equal."""
     draw, found, saved = random.Random(SEED), Counter(), {}
+    families = [*OF_FAMILY, *OF_WRAPPER]
     with tempfile.TemporaryDirectory() as folder:
         while sum(found.values()) < (QUICK_TRIED if quick else TRIED):
-            family = draw.choice(list(OF_FAMILY))
+            family = draw.choice(families)
             if family not in saved:
                 saved[family] = _save(family, Path(folder) / family)
             path, config = saved[family]
@@ -71,6 +72,9 @@ def mutate(draw: random.Random, config: dict[str, Any]) -> tuple[dict[str, Any],
     """Returns the configuration without a field, or with another value of one that it has, or an
     odd one of any family's; and what was done."""
     changed = json.loads(json.dumps(config))
+    if "text_config" in config and draw.random() < 0.7:
+        changed["text_config"], what = mutate(draw, config["text_config"])
+        return changed, f"text_config: {what}"
     own = [name for name in config if name != "model_type"]
     inner = list(config.get("rope_parameters") or ())
     kind = draw.random()
@@ -110,7 +114,8 @@ def judge(path: Path) -> str:
         return "crashed"
     tokens_BT = np.random.default_rng(0).integers(3, VOCAB, (1, 24)).astype(np.int32)
     try:
-        model = AutoModelForCausalLM.from_pretrained(path, attn_implementation="eager")
+        family = json.loads((path / "config.json").read_text())["model_type"]
+        model = class_of(family).from_pretrained(path, attn_implementation="eager")
         theirs = their_logits(model, tokens_BT)
     except Exception:  # transformers raises many kinds
         return "theirs"

@@ -14,11 +14,13 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from ale_jax.config.architecture import PolicyShape
+from ale_jax.model.families.wrappers import text_tensors
 from ale_jax.model.params import Params, count_params
 from ale_jax.model.policy import hidden_states, logits
 from ale_jax.model.weights.export import export
 from ale_jax.model.weights.load import load_params, open_checkpoint
 from benchmarks.families.tiny import OF_FAMILY, VOCAB, make_model, their_logits
+from benchmarks.families.tiny_wrapped import OF_WRAPPER
 
 TOKENS = 65
 QUICK_FAMILIES = 3
@@ -29,7 +31,7 @@ def measure(quick: bool) -> dict[str, Any]:
     """Prints a row for each family: how far logits and the embedding's gradient are from
     transformers', as a share of the largest, and whether transformers reads the export. Returns
     how many families are equal."""
-    families = list(OF_FAMILY)[: QUICK_FAMILIES if quick else None]
+    families = [*OF_FAMILY, *OF_WRAPPER][: QUICK_FAMILIES if quick else None]
     print(f"{'family':<14}{'weights':>9}{'logits':>10}{'gradient':>10}  export")
     equal = [name for name in families if _row(name)]
     return {"families_equal": len(equal), "families_tried": len(families)}
@@ -93,4 +95,6 @@ def _is_exported(model: PreTrainedModel, params: Params, shape: PolicyShape, out
     export(out, params, shape)
     back = AutoModelForCausalLM.from_pretrained(out).state_dict()
     theirs = model.state_dict()
+    if model.config.model_type in OF_WRAPPER:
+        theirs = text_tensors(theirs)
     return back.keys() == theirs.keys() and all(torch.equal(back[n], theirs[n]) for n in theirs)

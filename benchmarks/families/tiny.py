@@ -1,9 +1,13 @@
 """A tiny random model of each family, as transformers makes and saves it."""
 
+import re
+
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from benchmarks.families.tiny_wrapped import OF_WRAPPER
 
 VOCAB = 96
 SIZES = {
@@ -142,21 +146,32 @@ ADDED_TO_ONE = (
 
 
 def make_config(family, **changes):
-    return CONFIG_MAPPING[family](**SIZES | OF_FAMILY[family] | changes)
+    """changes: of fields, for a model with a tower for images of the whole."""
+    if family not in OF_WRAPPER:
+        return CONFIG_MAPPING[family](**SIZES | OF_FAMILY[family] | changes)
+    of_text, own, tower = OF_WRAPPER[family]
+    parts = {"text_config": SIZES | OF_FAMILY[of_text] | own, "vision_config": tower}
+    whole = {"image_token_id": VOCAB - 1, "tie_word_embeddings": False}
+    return CONFIG_MAPPING[family](**parts | whole | changes)
 
 
 def make_model(family, **changes):
     """With every weight drawn at random: as they begin, a forgotten norm or bias would not show."""
     config = make_config(family, **changes)
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
-    about = 0.0 if family in ADDED_TO_ONE else 1.0
+    model = class_of(family).from_config(config, attn_implementation="eager").eval()
+    added_to_one = OF_WRAPPER.get(family, (family,))[0] in ADDED_TO_ONE
+    about = 0.0 if added_to_one else 1.0
     state = [*model.named_parameters(), *model.named_buffers()]
     with torch.no_grad():
         for name, weight in state:
-            if "inv_freq" not in name and "embed_scale" not in name:
+            if weight.is_floating_point() and not re.search("inv_freq|embed_scale", name):
                 weight.normal_(mean=about if "norm" in name else 0.0, std=0.2)
     return model
+
+
+def class_of(family):
+    return AutoModelForImageTextToText if family in OF_WRAPPER else AutoModelForCausalLM
 
 
 def their_logits(model, tokens_BT):

@@ -36,6 +36,7 @@ def read_next(fields: Fields) -> PolicyShape:
 
 
 def read_dense(fields: Fields) -> PolicyShape:
+    fields.require("mlp_only_layers", [])  # all are
     return _read(fields, [dense(fields)] * num_layers(fields))
 
 
@@ -60,8 +61,10 @@ def _read(fields: Fields, feeds: Sequence[FeedForward]) -> PolicyShape:
     fields.require("hidden_act", "silu")  # which the convolutions have, too
     fields.require("attn_output_gate", True)
     fields.require("mamba_ssm_dtype", "float32")
-    for name in ("full_attention_interval", "mtp_num_hidden_layers"):  # see layer_types; left out
-        fields.get(name)
+    fields.require("output_gate_type", "swish")
+    fields.get("full_attention_interval")  # layer_types says it
+    for name in ("num_hidden_layers", "use_dedicated_embeddings"):
+        fields.get(f"mtp_{name}")  # of what predicts further tokens, which is left out
     bias, norm = fields.flag("attention_bias"), rms(fields, plus_one=True)
     full = attention(fields, partial=True, bias=bias, out_bias=bias, qk_norm="head", gate=True)
     mixers: dict[str, Mixer] = {FULL: full, LINEAR: _delta(fields)}

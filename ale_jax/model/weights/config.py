@@ -24,6 +24,8 @@ from ale_jax.model.families.decoder import num_layers
 from ale_jax.model.families.family import Family
 from ale_jax.model.families.fields import Fields
 from ale_jax.model.families.registry import FAMILIES
+from ale_jax.model.families.theirs import common_fields, theirs
+from ale_jax.model.families.wrappers import WRAPPERS, is_wrapped, text_config
 from ale_jax.model.weights.quantised_tensors import FIELD, read_quantisation
 
 # What `to_config` writes itself. Other families' checkpoints hand on the file they were read from.
@@ -49,13 +51,15 @@ def read_text(text: str, source: str) -> PolicyShape:
 def _read(source: Path | str, content: Any) -> PolicyShape:
     if not isinstance(content, dict):
         raise ValueError(f"{source}: must contain an object")
-    given = Fields(source, content)
-    family = find_family(given)
-    num_layers(given)  # before transformers makes lists of as many
-    read_quantisation(given)
+    read_quantisation(Fields(source, content))
     # How the folder stores its tensors is no part of the model, nor of what an export hands on.
     plain = {name: value for name, value in content.items() if name != FIELD}
-    fields = _completed(Fields(source, plain), family)
+    if is_wrapped(whole := Fields(source, plain)):
+        plain = text_config(whole)
+    given = Fields(source, plain)
+    family = find_family(given)
+    num_layers(given)  # before transformers makes lists of as many
+    fields = Fields(source, theirs(given, family.model_type).to_dict(), common_fields())
     shape = family.read(fields)
     fields.refuse_rest()
     return dataclasses.replace(shape, source=json.dumps(plain))
@@ -65,24 +69,9 @@ def find_family(fields: Fields) -> Family:
     """Returns the family that the file names. ValueError if there is none here."""
     name = fields.get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
-        raise fields.error(f"model_type {name!r:.40} is not supported, only {', '.join(FAMILIES)}")
+        known = ", ".join((*FAMILIES, *WRAPPERS))
+        raise fields.error(f"model_type {name!r:.40} is not supported, only {known} are")
     return FAMILIES[name]
-
-
-def _completed(given: Fields, family: Family) -> Fields:
-    """All fields of the family's configuration, those that the file leaves out, too."""
-    from transformers import PreTrainedConfig
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    if family.model_type not in CONFIG_MAPPING:
-        raise given.error(f"model_type {family.model_type} needs a newer transformers: upgrade it")
-    try:
-        values = CONFIG_MAPPING[family.model_type](**given.values).to_dict()
-    except Exception as error:  # of many kinds: what it makes of hostile values is not specified
-        why = " ".join(str(error).split())
-        raise given.error(f"transformers does not accept it: {why:.300}") from error
-    of_all = set(PreTrainedConfig().to_dict()) - {"tie_word_embeddings"}
-    return Fields(given.source, values, of_all)
 
 
 def to_config(shape: PolicyShape) -> dict[str, Any]:

@@ -22,9 +22,11 @@ import numpy as np
 from ale_jax.config.architecture import PolicyShape
 from ale_jax.files import parse_json, read_json
 from ale_jax.model.families.fields import Fields
+from ale_jax.model.families.wrappers import is_wrapped, text_tensors
 from ale_jax.model.weights.config import read_config
-from ale_jax.model.weights.layout import Bounds, Tensor, check_tensors
+from ale_jax.model.weights.layout import Bounds, Tensor, check_tensors, tensor_shapes
 from ale_jax.model.weights.quantised_tensors import read_quantisation
+from ale_jax.model.weights.stacked_experts import apart
 
 DTYPES = {
     "F64": np.dtype(np.float64),
@@ -169,7 +171,8 @@ def open_folder(path: Path) -> Folder:
     if not (path / CONFIG).is_file():
         raise ValueError(f"no {CONFIG} in {path}: give a folder that transformers can load")
     shape = read_config(path / CONFIG)
-    quantisation = read_quantisation(Fields(path / CONFIG, read_json(path / CONFIG)))
+    fields = Fields(path / CONFIG, read_json(path / CONFIG))
+    quantisation = read_quantisation(fields)
     types = DTYPES | quantisation.types if quantisation else DTYPES
     if (path / INDEX).is_file():
         tensors = _read_shards(path, types)
@@ -183,9 +186,12 @@ def open_folder(path: Path) -> Folder:
     for file in sorted(path.glob("*.safetensors")):
         if file not in read:
             raise ValueError(f"{file} is not part of this model: move it out of the folder")
+    if is_wrapped(fields):
+        tensors = text_tensors(tensors)
     # Some checkpoints store the embedding twice; transformers reads one.
     head = tensors.pop(HEAD, None) if shape.tie_embeddings else None
     whole = quantisation.dequantised(tensors) if quantisation else tensors
+    whole = apart(whole, tensor_shapes(shape))
     check_tensors(path, whole, shape)
     _check_plain(whole)
     if head and not _is_equal(head, tensors[EMBEDDING]):

@@ -22,6 +22,12 @@ BILLIONS = {  # of weights, as their authors count them
     "gemma-2-2b": 2.61,
     "gemma-3-1b": 1.0,
     "gpt-oss-20b": 20.9,
+    # Without towers for images, of 0.1 to 0.7.
+    "gemma-3-12b-it": 11.77,
+    "Mistral-Small-3.1-24B": 23.57,
+    "Qwen2.5-VL-7B": 7.62,
+    "Qwen3.5-0.8B": 0.752,
+    "Qwen3.6-35B-A3B": 34.66,
     "DeepSeek-V2-Lite": 15.7,
     "DeepSeek-V3": 671.0,
     "GLM-4.5-Air": 106.9,
