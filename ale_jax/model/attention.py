@@ -19,8 +19,7 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from ale_jax.config.architecture import Attention
-from ale_jax.model.blockwise_attention import Places, blockwise_attention, in_reach
-from ale_jax.model.layers import masked_attention
+from ale_jax.model.blockwise_attention import Places, blockwise_attention
 from ale_jax.model.moe import RouterStats
 from ale_jax.model.paged_attention import (
     cudnn_attention,
@@ -28,11 +27,9 @@ from ale_jax.model.paged_attention import (
     splash_attention,
     splash_takes,
 )
-from ale_jax.model.sharding import row_axes
+from ale_jax.model.sharding import current_device, row_axes
 
 AXIS = "context"
-WHOLE_ROW = 1024  # tokens; rows up to this length are computed in one block
-BLOCK = 128  # queries per block of a longer row
 
 Kernel = Callable[..., jax.Array]  # of q, k, v, segments, the kind and its sinks
 
@@ -56,12 +53,13 @@ def packed_attention(
     The kernel is chosen at trace time, by the devices of the mesh (`jax.set_mesh`), or by JAX's
     default backend if there is no mesh. cuDNN's kernel can only be traced where cuDNN is available.
     """
-    wide, width = equally_wide(q_BTNH, k_BTGH, v_BTGH), v_BTGH.shape[-1]
+    qkv = q_BTNH, k_BTGH, v_BTGH
     if context_devices() > 1:
-        return context_attention(*wide, places, kind, sink_N)[..., :width]
+        return context_attention(*qkv, places, kind, sink_N)
+    wide, width = equally_wide(*qkv), v_BTGH.shape[-1]
     attention = _kernel(wide[0].shape, q_BTNH.dtype, kind)
     if attention is xla_attention:
-        return attention(q_BTNH, k_BTGH, v_BTGH, places.segment_BT, kind, sink_N)
+        wide = qkv
     return _on_each_shard(attention, wide, places.segment_BT, kind, sink_N)[..., :width]
 
 
@@ -86,7 +84,8 @@ def _on_each_shard(
     kind: Attention,
     sink_N: jax.Array | None,
 ) -> jax.Array:
-    """The compiler cannot partition a kernel, so each device calls it for its own shard."""
+    """The compiler cannot partition a kernel, so each device calls it for its own shard. In plain
+    XLA each device then visits no more blocks than its own rows need."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
         return attention(*qkv, segment_BT, kind, sink_N)
@@ -104,8 +103,7 @@ def _kernel(q_shape: tuple[int, ...], dtype: jnp.dtype, kind: Attention) -> Kern
     """The platform's fused kernel if it supports these arrays and this kind, else
     `xla_attention`."""
     _, T, _, H = q_shape
-    mesh = jax.sharding.get_abstract_mesh()
-    device = jax.devices()[0] if mesh.empty else mesh.abstract_device
+    device = current_device()
     if device.platform == "tpu" and splash_takes(T, H):
         return splash_attention
     if device.device_kind.startswith("NVIDIA") and cudnn_takes(H, dtype, kind):
@@ -121,32 +119,9 @@ def xla_attention(
     kind: Attention,
     sink_N: jax.Array | None = None,
 ) -> jax.Array:
-    """`packed_attention` in plain XLA. Rows longer than WHOLE_ROW are computed in blocks of BLOCK
-    queries, whose scores are recomputed in the backward pass."""
-    B, T = segment_BT.shape
-    k_BGTH, v_BGTH = k_BTGH.swapaxes(1, 2), v_BTGH.swapaxes(1, 2)
-    token_BT = jnp.broadcast_to(jnp.arange(T), (B, T))
-
-    def attend(block):
-        q_BtNH, segment_Bt, token_Bt = block
-        same_BtT = segment_Bt[:, :, None] == segment_BT[:, None, :]
-        seen_BtT = same_BtT & in_reach(token_Bt, token_BT, kind.window)
-        return masked_attention(q_BtNH, k_BGTH, v_BGTH, seen_BtT, kind, sink_N)
-
-    queries = q_BTNH, segment_BT, token_BT
-    if T <= WHOLE_ROW:
-        return attend(queries)
-    blocks = jax.tree.map(_in_blocks, queries)
-    out_ZBtNH = jax.lax.map(jax.checkpoint(attend), blocks)
-    return jnp.moveaxis(out_ZBtNH, 0, 1).reshape(B, -1, *out_ZBtNH.shape[-2:])[:, :T]
-
-
-def _in_blocks(x_BT: jax.Array) -> jax.Array:
-    """[B,T,...] -> [Z,B,t,...], the last block padded with zeros."""
-    B, T, *rest = x_BT.shape
-    blocks = -(-T // BLOCK)
-    padding = [(0, 0), (0, blocks * BLOCK - T)] + [(0, 0)] * len(rest)
-    return jnp.moveaxis(jnp.pad(x_BT, padding).reshape(B, blocks, BLOCK, *rest), 1, 0)
+    """`packed_attention` in plain XLA."""
+    places = Places(segment_BT, jnp.broadcast_to(jnp.arange(segment_BT.shape[1]), segment_BT.shape))
+    return blockwise_attention(q_BTNH, k_BTGH, v_BTGH, places, places, kind, sink_N)
 
 
 def zigzag(tokens: int, devices: int) -> np.ndarray:
@@ -202,7 +177,10 @@ def context_attention(
 ) -> jax.Array:
     """`blockwise_attention`, [B,T,N,H], of tokens in `zigzag` order on the mesh."""
     mesh = jax.sharding.get_abstract_mesh()
-    rows = row_axes(q_BTNH.shape[0], mesh)
+    (B, T), rows = q_BTNH.shape[:2], row_axes(q_BTNH.shape[0], mesh)
+    # Positions in the row ascend over all of its segments.
+    token_BT = jnp.broadcast_to(zigzag(T, mesh.shape[AXIS]).astype(np.int32), (B, T))
+    places = places._replace(position_BT=token_BT)
     heads, tokens = PartitionSpec(rows, AXIS, "tensor"), PartitionSpec(rows, AXIS)
 
     def share(q_BtNH, k_BtGH, v_BtGH, places: Places, sink_N):

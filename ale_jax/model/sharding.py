@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping
 
 import jax
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.hardware import MeshShape
@@ -56,6 +56,13 @@ def make_mesh(shape: MeshShape) -> Mesh:
     """Returns a mesh over all devices of the run; one device is a mesh of ones."""
     sizes = mesh_sizes(shape, jax.device_count())
     return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=_AUTO * len(sizes))
+
+
+def current_device() -> jax.Device | AbstractDevice:
+    """Returns a device that programs are traced for now: of the current mesh (`jax.set_mesh`), or
+    of JAX's default backend."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return jax.devices()[0] if mesh.empty else mesh.abstract_device
 
 
 def abstract_mesh(sizes: Mapping[str, int]) -> AbstractMesh:

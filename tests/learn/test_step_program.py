@@ -114,7 +114,7 @@ def test_what_is_recomputed_frees_memory_and_changes_no_gradient():
         memory[remat] = program.memory_analysis().temp_size_in_bytes
         grads[remat] = program(params, batch)
     assert memory["layers"] < memory["dots"] < memory["none"]
-    assert memory["layers"] < 0.5 * memory["none"]
+    assert memory["layers"] < 0.6 * memory["none"]
     for remat in ("dots", "layers"):
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), grads["none"], grads[remat]

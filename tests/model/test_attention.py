@@ -79,7 +79,7 @@ def _with_codes(q_BTNH, k_BTGH, v_BTGH, segment_BT, kind, sink_N=None):
 _splash = functools.partial(paged_attention.splash_attention, interpret=True)
 _CHANGES = {"plain": {}, "window": {"window": 40}, "cap": {"cap": 1.5}, "sinks": {"sinks": True}}
 _KERNELS = {
-    "whole row": (xla_attention, 256, _CHANGES),
+    "one block": (xla_attention, 64, _CHANGES),
     "blocks": (xla_attention, 300, _CHANGES),  # the last one not full
     "splash": (_splash, 256, _CHANGES),
     "codes": (_with_codes, 256, ["plain", "window"]),  # cuDNN has neither caps nor sinks
@@ -94,8 +94,7 @@ _KERNELS = {
         for name in names
     ],
 )
-def test_every_kernel_is_softmax_attention_within_segments(attend, tokens, changes, monkeypatch):
-    monkeypatch.setattr(attention, "WHOLE_ROW", 256)
+def test_every_kernel_is_softmax_attention_within_segments(attend, tokens, changes):
     inputs, kind = _inputs(tokens), dataclasses.replace(KIND, **changes)
     outcomes = _outcome(_plain, inputs, kind), _outcome(attend, inputs, kind)
     for expected, found in zip(*outcomes, strict=True):

@@ -12,7 +12,7 @@ from ale_jax.config.architecture import Attention
 from ale_jax.config.hardware import MeshShape
 from ale_jax.model import blockwise_attention as module
 from ale_jax.model.attention import context_attention, zigzag
-from ale_jax.model.blockwise_attention import Places, blockwise_attention
+from ale_jax.model.blockwise_attention import Places, blockwise_attention, in_reach
 from ale_jax.model.compute import EXACT
 from ale_jax.model.sharding import make_mesh
 
@@ -74,7 +74,7 @@ def _graded(attention, places, inputs=(Q, K, V, None)):
     ids=["whole", "blocks", "small blocks", "window", "cap", "window, sinks"],
 )
 def test_it_is_plain_attention_with_its_gradient(monkeypatch, block, window, cap, sink):
-    monkeypatch.setattr(module, "BLOCK", block)
+    monkeypatch.setitem(module.BLOCK, "cpu", block)
     places, kind = _places(), dataclasses.replace(KIND, window=window % T, cap=cap)
     expected = _graded(partial(_plain, window=window, cap=cap), places, (Q, K, V, sink))
 
@@ -113,15 +113,23 @@ def test_of_bfloat16_the_scores_are_float32():
     assert all(share[name] < bound for name, bound in most.items()), share
 
 
-def test_what_no_query_sees_is_not_computed(monkeypatch):
-    monkeypatch.setattr(module, "BLOCK", 16)
-    places = _places()
-    # Where it is looked at, such a value would reach the output: 0 * nan is nan.
-    later = jnp.arange(T)[None, :, None, None] >= 48
-    poisoned = jnp.where(later, jnp.nan, V)
-    early = Places(places.segment_BT[:, :48], places.position_BT[:, :48])
-    out = blockwise_attention(Q[:, :48], K, poisoned, early, places, KIND)
-    assert jnp.isfinite(out).all()
+@pytest.mark.parametrize("window", [0, 7])
+def test_a_block_visits_only_what_one_of_its_queries_sees(monkeypatch, window):
+    monkeypatch.setitem(module.BLOCK, "cpu", 16)
+    segment, _ = _places()
+    in_row = Places(segment, jnp.broadcast_to(jnp.arange(T), (B, T)))
+    kind = dataclasses.replace(KIND, window=window)
+    attend = jax.jit(lambda q, v, queries: blockwise_attention(q, K, v, queries, in_row, kind))
+    same = segment[:, :, None] == segment[:, None, :]
+    seen_BZYm = (same & in_reach(*[in_row.position_BT] * 2, window)).reshape(B, 4, 16, 4, 16)
+    sees_BZY = seen_BZYm.any(axis=(2, 4))
+    assert 8 < sees_BZY.sum() < 20  # of 32
+    for z in range(4):
+        q, *queries = (x[:, 16 * z :][:, :16] for x in (Q, *in_row))
+        # Where it is looked at, such a value would reach the output: 0 * nan is nan.
+        poisoned = jnp.where(jnp.repeat(sees_BZY[:, z], 16, axis=1)[..., None, None], V, jnp.nan)
+        assert jnp.isfinite(attend(q, poisoned, Places(*queries))).all()
+        assert not jnp.isfinite(attend(q, V.at[:, 16 * z].set(jnp.nan), Places(*queries))).all()
 
 
 @pytest.mark.parametrize(
