@@ -4,13 +4,13 @@
         [--unmutated=REPORT] [--out=FILE]
 
 Each fault is one small change of the source (mutations.py), planted alone in a temporary copy of
-the tracked files, where the tests that mirror its package then run until one fails, for at most two
-minutes. Every package has faults in proportion to its lines, and at least one where there are
-enough for all. A fault is caught if the test that failed passes without it, within the same limit.
-If it does not pass, or pytest broke off without naming a test, the result is void (exit status 2).
-A run that hangs counts as caught if the unmutated tests take at most half of the limit. In slower
-packages a run that reaches the limit counts as not caught. The share is of all faults, whatever
-their outcome.
+the tracked files. There the tests of `make test` that mirror its package or import its module run
+until one fails, for at most four minutes. Every package has faults in proportion to its lines, and
+at least one where there are enough for all. A fault is caught if the test that failed passes
+without it, within the same limit. If it does not pass, or pytest broke off without naming a test,
+the result is void (exit status 2). A run that hangs counts as caught if the unmutated tests take at
+most half of the limit. In slower packages a run that reaches the limit counts as not caught. The
+share is of all faults, whatever their outcome.
 
 The tests run once without a fault, since those that are quick are tried first. This takes as long
 as the whole suite: --unmutated keeps the report of it, and takes it if it exists. --processes: how
@@ -35,8 +35,9 @@ from typing import Any
 
 from benchmarks.planted_faults.mutations import Mutation, changes_bytecode, mutations
 from benchmarks.planted_faults.trial import (
+    QUICK,
     copy_of_tree,
-    mirroring_tests,
+    nearest_tests,
     package_of,
     run_tests,
     seconds_of,
@@ -134,10 +135,9 @@ def _draw_from(root: Path, modules: list[str], count: int, chance: random.Random
 
 def run_unmutated(root: Path, faults: list[Fault], report: Path) -> None:
     """Writes a JUnit report of all tests that one of the faults may run."""
-    packages = {package_of(module) for module, _ in faults}
-    tests = sorted({test for package in packages for test in mirroring_tests(root, package)})
-    names_of_files = ["-o", "junit_family=xunit1"]
-    ran = run_tests(root, [f"--junitxml={report}", *names_of_files, *tests], limit_s=None)
+    tests = sorted({test for module, _ in faults for test in nearest_tests(root, module, {})})
+    options = [f"--junitxml={report}", "-o", "junit_family=xunit1", *QUICK]
+    ran = run_tests(root, [*options, *tests], limit_s=None)
     failed = f", {ran.failed} failed" if ran.status else ""
     print(f"unmutated tests: {ran.seconds:.1f} seconds{failed}", flush=True)
 

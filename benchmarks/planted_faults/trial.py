@@ -1,4 +1,4 @@
-"""One fault at a time in a copy of the tree, and the tests that mirror its package run there."""
+"""One fault at a time in a copy of the tree, and the tests near its module run there."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ import pytest
 
 from benchmarks.planted_faults.mutations import Mutation
 
-LIMIT_S = 120.0
+LIMIT_S = 240.0
 GRACE_S = 10.0
 # A fault's run that takes more than twice as long as the unmutated one hangs.
 HANGS_FROM = 0.5
+QUICK = ("-m", "not slow")  # those of `make test`
 OUT_OF_TIME = "not caught (time)"
 # Of the summary; a line of a captured log may begin with ERROR, too.
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+\.py\S*)", re.MULTILINE)
@@ -78,22 +79,26 @@ def _test_files(root: Path, folder: Path) -> set[Path]:
     return set((root / folder).glob("test_*.py"))
 
 
-def nearest_first(
-    root: Path, module: str, tests: list[str], seconds: Mapping[str, float]
-) -> list[str]:
-    """The file named after the module, then those that import it, then the others. Among these,
-    quick files come first, since time is limited, and files that were not timed last."""
-    path = PurePosixPath(module)
-    inside = re.escape(package_of(module).replace("/", "."))
+def nearest_tests(root: Path, module: str, seconds: Mapping[str, float]) -> list[str]:
+    """The tests that judge a module: of those that mirror its package the file named after it,
+    then those that import it, wherever they are, then the other mirroring ones. Among these, quick
+    files come first, since time is limited, and files that were not timed last."""
+    package, stem = package_of(module), PurePosixPath(module).stem
+    mirroring = mirroring_tests(root, package)
+    inside = re.escape(package.replace("/", "."))
+    imports = re.compile(rf"{inside}(\.| import (\w+, )*){re.escape(stem)}\b")
+    importing = {
+        str(path.relative_to(root))
+        for path in (root / "tests").rglob("test_*.py")
+        if imports.search(path.read_text())
+    }
 
-    def distance(test: str) -> int:
-        if PurePosixPath(test).stem == f"test_{path.stem}":
-            return 0
-        text = (root / test).read_text()
-        imported = rf"{inside}(\.| import (\w+, )*){re.escape(path.stem)}\b"
-        return 1 if re.search(imported, text) else 2
+    def order(test: str) -> tuple[int, float, str]:
+        is_named = test in mirroring and PurePosixPath(test).stem == f"test_{stem}"
+        distance = 0 if is_named else 1 if test in importing else 2
+        return distance, seconds.get(test, math.inf), test
 
-    return sorted(tests, key=lambda test: (distance(test), seconds.get(test, math.inf), test))
+    return sorted({*mirroring, *importing}, key=order)
 
 
 def seconds_of(report: Path) -> Counter[str]:
@@ -152,17 +157,16 @@ def try_fault(
     root: of a copy, which is as before afterwards. seconds: of each unmutated test file.
     """
     source = (root / module).read_bytes()
-    mirroring = mirroring_tests(root, package_of(module))
-    tests = nearest_first(root, module, mirroring, seconds)
+    tests = nearest_tests(root, module, seconds)
     try:
         (root / module).write_bytes(mutation.apply(source))
-        ran = run_tests(root, ["-x", *tests], LIMIT_S)
+        ran = run_tests(root, ["-x", *QUICK, *tests], LIMIT_S)
     finally:
         (root / module).write_bytes(source)
     if ran.status is None:
         unmutated_s = sum(seconds.get(test, math.inf) for test in tests)
         return ("hung" if unmutated_s <= HANGS_FROM * LIMIT_S else OUT_OF_TIME), ran
-    if not ran.status:
+    if ran.status in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         return "survived", ran
     return _checked(root, ran, tests), ran
 

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.planted_faults import trial
 from benchmarks.planted_faults.__main__ import draw, main, modules_of, shares, summary
 from benchmarks.planted_faults.mutations import changes_bytecode, mutations
-from benchmarks.planted_faults.trial import mirroring_tests, nearest_first, run_tests
+from benchmarks.planted_faults.trial import mirroring_tests, nearest_tests, run_tests
 
 pytestmark = pytest.mark.slow
 
@@ -246,13 +246,29 @@ def test_the_environments_of_tests_are_in_the_copy(tree):
 
 
 def test_near_files_run_first_and_of_those_the_quick_ones(tree):
-    tests = mirroring_tests(tree, "ale_jax/fast")
     area, other = "tests/fast/test_area.py", "tests/fast/test_other.py"
-    assert tests == [area, other]
-    assert nearest_first(tree, "ale_jax/fast/other.py", tests, {area: 1.0}) == [other, area]
-    assert nearest_first(tree, "ale_jax/fast/none.py", tests, {other: 1.0}) == [other, area]
+    assert mirroring_tests(tree, "ale_jax/fast") == [area, other]
+    assert nearest_tests(tree, "ale_jax/fast/other.py", {area: 1.0}) == [other, area]
+    assert nearest_tests(tree, "ale_jax/fast/none.py", {other: 1.0}) == [other, area]
     both = {area: 2.0, other: 1.0}
-    assert nearest_first(tree, "ale_jax/fast/none.py", tests, both) == [other, area]
+    assert nearest_tests(tree, "ale_jax/fast/none.py", both) == [other, area]
+
+
+def test_tests_of_another_package_that_import_the_module_judge_it_too(tree):
+    importing = tree / "tests/envs/test_importing.py"
+    importing.write_text("from ale_jax.fast.area import area\n")
+    own, other = "tests/fast/test_area.py", "tests/fast/test_other.py"
+    found = nearest_tests(tree, "ale_jax/fast/area.py", {})
+    assert found == [own, "tests/envs/test_importing.py", other]
+
+
+def test_slow_tests_judge_nothing(tree, capsys):
+    test = tree / "tests/fast/test_area.py"
+    test.write_text(test.read_text().replace("def test_area", "@pytest.mark.slow\ndef test_area"))
+    test.write_text(f"import pytest\n{test.read_text()}")
+    (tree / "envs/untested.py").unlink()
+    assert measure(tree, "--count=1") == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["caught"] == 0
 
 
 def test_a_package_without_a_test_folder_has_those_of_the_one_above(tree):
