@@ -1,6 +1,7 @@
 """What an agent's program is started with."""
 
 import contextlib
+import time
 
 from ale_jax.agent.external import PolicyAccess, play
 from ale_jax.config.agent import ExternalAgent
@@ -54,6 +55,18 @@ def test_names_in_braces_within_an_instruction_are_the_tasks_own():
     assert type(episode.reward) is float
     assert machine.argv == ["agent", "--at=http://127.0.0.1:8900/v1", instruction, "{x}"]
     assert machine.env["KEY"] == "secret"
+
+
+def test_the_time_of_the_verdict_is_told_apart():
+    class Slow(Told):
+        def grade(self, answer=None):
+            time.sleep(0.01)
+            return super().grade(answer)
+
+    machine, access = Machine(), PolicyAccess("http://127.0.0.1:80/v1", "secret")
+    agent = ExternalAgent(command=("agent", "{instruction}"))
+    episode = play(checked(Slow("count")), machine, agent, access, KEY)
+    assert 0.01 <= episode.verifier_seconds <= episode.env_seconds
 
 
 def test_a_world_that_cannot_judge_what_a_program_leaves_is_refused():

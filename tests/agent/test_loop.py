@@ -71,6 +71,17 @@ def test_the_turn_limit_grades_the_state_as_it_stands():
     assert env.actions == list("abcd")
 
 
+def test_a_world_that_cuts_an_episode_short_ends_it_at_its_limit_of_turns():
+    class Cutting(FakeWorld):
+        def step(self, reply):
+            return dataclasses.replace(super().step(reply), truncated=True)
+
+    episode = play(Cutting(), ScriptedPolicy(["a", "b"]), KEY, LIMITS)
+    assert (episode.status, episode.turns) == (Status.TURN_LIMIT, 1)
+    ended = play(Cutting(), ScriptedPolicy(["end"]), KEY, LIMITS)
+    assert (ended.status, ended.reward) == (Status.FINISHED, 1.0), "it was done all the same"
+
+
 def test_a_finish_in_the_last_turn_is_a_finish():
     episode = play(FakeWorld(), ScriptedPolicy(["a", "b", "c", "end"]), KEY, LIMITS)
     assert (episode.status, episode.reward) == (Status.FINISHED, 1.0)

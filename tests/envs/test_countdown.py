@@ -103,6 +103,8 @@ def test_a_seed_is_one_puzzle_and_no_target_is_common(family):
     assert generate(family, 7) == generate(family, 7)
     targets = [generate(family, seed).target for seed in range(300)]
     assert max(map(targets.count, targets)) < 300 / 10
+    numbers = {n for seed in range(300) for n in generate(family, seed).numbers}
+    assert numbers == set(range(1, FAMILIES[family].highest + 1))
 
 
 # Seed 0 of countdown3: 22 out of 7, 2 and 8.

@@ -59,11 +59,13 @@ def test_this_machine_is_ready_for_the_smallest_config(runtime_name, tmp_path):
 def test_this_machine_is_no_pod_and_has_no_such_folder(capsys):
     words = ["doctor", "--config=configs/qwen3_30b_a3b_v6e.py", "--workdir=setup.py/run"]
     assert main(["launch", *words]) == 2
-    found = findings(capsys.readouterr().out)
+    printed = capsys.readouterr().out
+    found = findings(printed)
     assert {"devices", "workdir"} <= failures(found)
     assert "8 x cpu, and the config is for 64 x v6e" in found["devices"]
     assert "Not a directory" in found["workdir"]
     assert "sandboxes" in found, "the checks after those that failed"
+    assert printed.splitlines()[-1].startswith("not ready: ")
 
 
 def test_two_processes_are_ready_together(runtime_name):

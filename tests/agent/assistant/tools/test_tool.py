@@ -4,7 +4,7 @@ import pytest
 
 from ale_jax.agent.assistant.messages import AssistantCall
 from ale_jax.agent.assistant.tools.steps import FinishTool, TaskTool
-from ale_jax.agent.assistant.tools.tool import Toolbox, ToolError, parse_arguments
+from ale_jax.agent.assistant.tools.tool import Arguments, Toolbox, ToolError, parse_arguments
 from tests.rows import each_row
 
 
@@ -30,6 +30,23 @@ def test_a_schema_says_all_that_a_model_has_to_know():
     }
     (task,) = Toolbox([TaskTool(None)]).definitions()
     assert task["function"]["parameters"]["required"] == ["task"]
+
+
+def test_what_a_class_says_of_itself_is_not_told_to_the_model():
+    class Place(Arguments):
+        """For those who read the code."""
+
+        path: str
+
+    class Named(FinishTool):
+        Arguments = Place
+
+    assert Named().parameters == {
+        "type": "object",
+        "properties": {"path": {"type": "string"}},
+        "required": ["path"],
+        "additionalProperties": False,
+    }
 
 
 def test_two_tools_cannot_have_one_name():
