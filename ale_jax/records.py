@@ -31,7 +31,7 @@ of that size. A letter's second meaning follows the packages that use it so.
     b  tokens of a page
     c  bits of a segment's code
     h  width of a value in a gated delta layer
-    i  tokens that such a layer's convolution sees
+    i  tokens that a recurrent layer's convolution sees
     k  most probable tokens that are shown. algo: tokens before an anchor, which may introduce it
     m  keys of one block
     n  decode steps

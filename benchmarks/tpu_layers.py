@@ -36,6 +36,7 @@ from ale_jax.config.architecture import (
     Norm,
     PolicyShape,
     Rope,
+    ShortConv,
 )
 from ale_jax.config.engine import EngineShape
 from ale_jax.config.hardware import MeshShape
@@ -78,6 +79,7 @@ KINDS: dict[str, Layer] = {
     "experts": Layer(
         FULL_ATTENTION,
         Experts(32, 4, 768, "sigmoid", choice_bias=True, groups=4, top_groups=2, shared=768),
+    "short_conv": Layer(ShortConv(2048, 3), DENSE, RMS),
         RMS,
     ),
     "clamped_experts": Layer(

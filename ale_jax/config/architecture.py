@@ -153,6 +153,20 @@ class Latent:
 
 
 Activation = Literal["silu", "gelu", "gelu_tanh"]
+@dataclasses.dataclass(frozen=True)
+class ShortConv:
+    """A gated convolution over a few tokens: after * conv(before * x), all of which are linear maps
+    of the token, as LFM2 has it.
+
+    width: its channels. conv_width: the tokens that each channel is convolved over, the token
+    itself and those before it. bias: of all maps, and of the convolution.
+    """
+
+    width: int
+    conv_width: int
+    bias: bool = False
+
+
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,11 +195,11 @@ class Experts:
     """A mixture of gated feed-forwards, of which a router chooses K for each token.
 
     score: the router's scores of the experts. renormalise: the weights of the chosen ones are
-    divided by their sum. scale: of these weights, then. choice_bias: added to the scores for the
-    choice alone. groups, top_groups: only experts of the best groups can be chosen, a group being
-    as good as its `merit` best experts together. gate: of each expert. bias: of its three products;
-    router_bias: of the router's. shared: the width of a feed-forward for all tokens; 0: none.
-    shared_gate: which the sigmoid of a projection of the token weighs.
+    divided by their sum, to which eps is added. scale: of these weights, then. choice_bias: added
+    to the scores for the choice alone. groups, top_groups: only experts of the best groups can be
+    chosen, a group being as good as its `merit` best experts together. gate: of each expert. bias:
+    of its three products; router_bias: of the router's. shared: the width of a feed-forward for all
+    tokens; 0: none. shared_gate: which the sigmoid of a projection of the token weighs.
     """
 
     num: int
@@ -194,6 +208,7 @@ class Experts:
     score: Literal["softmax", "sigmoid"] = "softmax"
     renormalise: bool = True
     scale: float = 1.0
+    eps: float = 0.0
     choice_bias: bool = False
     groups: int = 1
     top_groups: int = 1
@@ -205,7 +220,8 @@ class Experts:
     shared_gate: bool = False
 
 
-Mixer = Attention | Latent | GatedDelta
+Recurrent = GatedDelta | ShortConv  # what has a state for each conversation
+Mixer = Attention | Latent | Recurrent
 FeedForward = Dense | Experts
 
 
@@ -275,7 +291,7 @@ class PolicyShape:
     @property
     def is_recurrent(self) -> bool:
         """Whether a layer has a state, from which no token can be taken back."""
-        return any(isinstance(layer.mixer, GatedDelta) for layer in self.layers)
+        return any(isinstance(layer.mixer, Recurrent) for layer in self.layers)
 
     @property
     def is_moe(self) -> bool:

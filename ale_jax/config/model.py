@@ -10,12 +10,12 @@ from ale_jax.config.architecture import (
     Attention,
     Dense,
     Experts,
-    GatedDelta,
     Latent,
     Layer,
     Llama3Scaling,
     Norm,
     PolicyShape,
+    Recurrent,
     Rope,
 )
 from ale_jax.config.setting import Options, Settings, setting
@@ -231,7 +231,7 @@ class ModelConfig(Settings):
 
 def _first_attention(shape: PolicyShape) -> Attention:
     """The attention of the first layer that has some, as all families have."""
-    mixer = next(x.mixer for x in shape.layers if not isinstance(x.mixer, GatedDelta))
+    mixer = next(x.mixer for x in shape.layers if not isinstance(x.mixer, Recurrent))
     return mixer.expanded if isinstance(mixer, Latent) else mixer
 
 

@@ -16,8 +16,8 @@ from jax.sharding import Mesh
 from ale_jax.config.engine import EngineShape
 from ale_jax.engine.state_swaps import States, StateSwaps
 from ale_jax.model.cache import Rows, copy_in, copy_out, row_sharding
-from ale_jax.model.delta_layer import DeltaState
 from ale_jax.model.memory import Cache
+from ale_jax.model.state_memory import State
 
 Layers = list[Rows]
 Copied = tuple[Layers, States]  # out of the cache
@@ -103,7 +103,7 @@ class PageSwaps:
         """Dispatches the swaps. Returns the cache, and what was copied out of it."""
         copied: Layers = []
         states = self._states.begin_out(cache)
-        paged = [kept for kept in cache if not isinstance(kept, DeltaState)]
+        paged = [kept for kept in cache if not isinstance(kept, State)]
         if any(self._out):
             copied = copy_out(paged, self._pages(self._out, filler=0))
         if any(self._in):
@@ -112,7 +112,7 @@ class PageSwaps:
                 layers = [jax.device_put(rows, row_sharding(rows, mesh)) for rows in layers]
             pages = self._pages(self._in, filler=paged[0].num_pages)
             filled = iter(copy_in(paged, pages, layers))
-            cache = [each if isinstance(each, DeltaState) else next(filled) for each in cache]
+            cache = [each if isinstance(each, State) else next(filled) for each in cache]
         return self._states.begin_in(cache, mesh), (copied, states)
 
     def finish(self, copied: Copied, record: PageRecord | None) -> None:

@@ -11,16 +11,16 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from ale_jax.model.delta_layer import DeltaState
-from ale_jax.model.delta_memory import (
+from ale_jax.model.memory import Cache
+from ale_jax.model.state_memory import (
+    State,
     copied_sharding,
     copy_states_in,
     copy_states_out,
     states_of,
 )
-from ale_jax.model.memory import Cache
 
-States = list[DeltaState]  # of a conversation, each array without a dim for slots
+States = list[State]  # of a conversation, each array without a dim for slots
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +66,7 @@ class StateSwaps:
             content = jax.device_put(content, copied_sharding(mesh))
         places = self._places(self._in, filler=self._slots)
         filled = iter(copy_states_in(states, places, content))
-        return [next(filled) if isinstance(kept, DeltaState) else kept for kept in cache]
+        return [next(filled) if isinstance(kept, State) else kept for kept in cache]
 
     def finish(self, copied: States) -> None:
         """Hands over what `begin_out` has copied, which is on the host by now."""

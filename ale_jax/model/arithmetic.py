@@ -6,7 +6,14 @@ from collections.abc import Iterable
 
 import jax
 
-from ale_jax.config.architecture import Dense, GatedDelta, Latent, Mixer, PolicyShape
+from ale_jax.config.architecture import (
+    Dense,
+    GatedDelta,
+    Latent,
+    Mixer,
+    PolicyShape,
+    ShortConv,
+)
 from ale_jax.config.model import FULL, LoraShape
 
 # FLOP/s of bfloat16 products without sparsity, of one device, by what JAX calls its kind. A part of
@@ -82,6 +89,8 @@ def _mixer_flops(D: int, mixer: Mixer, keys: float) -> tuple[float, float]:
         N, H, V = mixer.num_value_heads, mixer.key_width, mixer.value_width
         weights = D * (2 * mixer.num_key_heads * H + N * (3 * V + 2))
         return 2.0 * weights, 2.0 * 3 * N * H * V  # a state is read by key and query, and written
+    if isinstance(mixer, ShortConv):
+        return 2.0 * 4 * D * mixer.width, 2.0 * mixer.conv_width * mixer.width
     N, H = mixer.num_heads, mixer.head_width
     seen = min(keys, mixer.window) if mixer.window else keys
     outputs = (3 if mixer.gate else 2) * N + 2 * mixer.num_kv_heads

@@ -8,12 +8,8 @@ from flax import struct
 
 from ale_jax.config.architecture import GatedDelta, Norm
 from ale_jax.model.compute import linear
-from ale_jax.model.gated_delta import (
-    DeltaTokens,
-    causal_convolution,
-    delta_rule,
-    last_inputs,
-)
+from ale_jax.model.convolution import causal_convolution, last_inputs, packed_runs
+from ale_jax.model.gated_delta import DeltaTokens, delta_rule
 from ale_jax.model.layers import rms_norm
 from ale_jax.model.params import Params
 
@@ -47,10 +43,8 @@ def packed_delta(
 ) -> jax.Array:
     """Returns what the mixer makes of packed rows, [B,T,D]. Each segment begins with an empty
     state, so that none sees another. eps: of the norm of the heads' outputs."""
-    begins_BT = jnp.diff(segment_BT, axis=1, prepend=segment_BT[:, :1] - 1) != 0
-    run_BT = jnp.cumsum(begins_BT, axis=1, dtype=jnp.int32)  # from 1, so that no row has a history
     nothing = DeltaState.zeros(len(h_BTD), kind, h_BTD.dtype)
-    out_BTNh, _ = _mixed(layer, h_BTD, run_BT, None, nothing, kind)
+    out_BTNh, _ = _mixed(layer, h_BTD, packed_runs(segment_BT), None, nothing, kind)
     return _project_out(layer, out_BTNh, h_BTD, eps)
 
 

@@ -132,29 +132,3 @@ def _by_value_head(tokens: DeltaTokens) -> list[jax.Array]:
     shared = v_BTNh.shape[2] // k_BTGH.shape[2]
     q_BTNH, k_BTNH = (jnp.repeat(x, shared, axis=2) for x in (q_BTGH, k_BTGH))
     return [q_BTNH, k_BTNH, v_BTNh, *gates]
-
-
-def causal_convolution(
-    x_BTNH: jax.Array, weight_NHi: jax.Array, history_BiNH: jax.Array, run_BT: jax.Array
-) -> jax.Array:
-    """Returns the sum of the last i tokens of the same run, each dim with weights of its own, the
-    last one for the token itself, [B,T,N,H].
-
-    history_BiNH: the i - 1 tokens before the first one, which run 0 continues.
-    """
-    T, width = x_BTNH.shape[1], weight_NHi.shape[-1]
-    all_BMNH = jnp.concatenate([history_BiNH, x_BTNH], axis=1)
-    run_BM = jnp.pad(run_BT, ((0, 0), (width - 1, 0)))
-    out_BTNH = jnp.zeros_like(x_BTNH)
-    for i in range(width):
-        same_BT = run_BM[:, i : i + T] == run_BT
-        seen_BTNH = jnp.where(same_BT[..., None, None], all_BMNH[:, i : i + T], 0.0)
-        out_BTNH = out_BTNH + seen_BTNH * weight_NHi[None, None, ..., i]
-    return out_BTNH
-
-
-def last_inputs(x_BTNH: jax.Array, history_BiNH: jax.Array, count_B: jax.Array) -> jax.Array:
-    """Returns the history after the first `count_B` tokens of each row."""
-    all_BMNH = jnp.concatenate([history_BiNH, x_BTNH], axis=1)
-    place_Bi = count_B[:, None] + jnp.arange(history_BiNH.shape[1])[None, :]
-    return jnp.take_along_axis(all_BMNH, place_Bi[..., None, None], axis=1)

@@ -1,8 +1,8 @@
 """What the engine keeps of conversations in a layer, by the kind of its mixer. All choices by kind
 that the engine's programs make are here.
 
-Attention: keys and values in pages. Latent attention: latents in pages. Gated
-delta: a state for each slot.
+Attention: keys and values in pages. Latent attention: latents in pages. Recurrent mixers: a state
+for each slot.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
-from ale_jax.config.architecture import Attention, GatedDelta, Latent, Layer, Mixer, PolicyShape
+from ale_jax.config.architecture import Attention, Latent, Layer, Mixer, PolicyShape, Recurrent
 from ale_jax.model.cache import Pages, empty_pages, page_sharding
-from ale_jax.model.delta_layer import DeltaState
-from ale_jax.model.delta_memory import InStates, state_sharding
 from ale_jax.model.kv_memory import InPages, InRows
 from ale_jax.model.latent import absorbed_queries, stored_latents, values_of
 from ale_jax.model.layers import project_out, project_qkv
 from ale_jax.model.paged_attention import has_kernel
 from ale_jax.model.params import Params
+from ale_jax.model.state_memory import InStates, State, empty_states, state_sharding
 
-Kept = Pages | DeltaState  # of all conversations in one layer
+Kept = Pages | State  # of all conversations in one layer
 Cache = list[Kept]
 Memory = InPages | InRows | InStates  # of the conversations in one layer, while they are extended
 
@@ -60,8 +59,8 @@ def empty_cache(
     cannot be kept in this form."""
 
     def empty(mixer: Mixer) -> Kept:
-        if isinstance(mixer, GatedDelta):
-            return DeltaState.zeros(num_slots, mixer, jnp.float32)
+        if isinstance(mixer, Recurrent):
+            return empty_states(mixer, num_slots)
         return empty_pages(mixer, num_pages, page_tokens, dtype)
 
     return [empty(layer.mixer) for layer in shape.layers]
@@ -70,21 +69,21 @@ def empty_cache(
 def cache_shardings(shape: PolicyShape, mesh: AbstractMesh | Mesh) -> list[NamedSharding]:
     """Returns the sharding of what is kept of each layer, which holds for all of its arrays."""
     return [
-        state_sharding(mesh) if isinstance(mixer, GatedDelta) else page_sharding(mixer, mesh)
+        state_sharding(mesh) if isinstance(mixer, Recurrent) else page_sharding(mixer, mesh)
         for mixer in (layer.mixer for layer in shape.layers)
     ]
 
 
 def in_prefill(kind: Layer, kept: Kept, held: Conversations, platform: str) -> Memory:
     """Returns the memory of a layer for chunks of context."""
-    if isinstance(kept, DeltaState):
+    if isinstance(kept, State):
         return InStates(kept, held.slot_B)
     return InPages(kept, held.page_BW, platform)
 
 
 def in_decode(kind: Layer, kept: Kept, held: Conversations, steps: int, platform: str) -> Memory:
     """Returns the memory of a layer for decode steps of all slots."""
-    if isinstance(kept, DeltaState):
+    if isinstance(kept, State):
         return InStates(kept, None)
     if has_kernel(platform, kept, kind.mixer):
         return InPages(kept, held.page_BW, platform)
@@ -97,7 +96,7 @@ def kept(memory: Memory, before: Kept, held: Conversations) -> Kept:
     if isinstance(memory, InStates):
         return memory.states
     if isinstance(memory, InRows):
-        assert not isinstance(before, DeltaState), "rows are of pages"
+        assert not isinstance(before, State), "rows are of pages"
         return memory.scatter(before, held.page_BW, held.position_B)
     return memory.pages
 

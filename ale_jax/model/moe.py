@@ -55,7 +55,7 @@ def route(
         expert_TK = jnp.where(replay_TK < 0, expert_TK, replay_TK)
         weight_TK = jnp.take_along_axis(prob_TE, expert_TK, axis=1)
     if kind.renormalise:
-        weight_TK = weight_TK / weight_TK.sum(axis=-1, keepdims=True)
+        weight_TK = weight_TK / (weight_TK.sum(axis=-1, keepdims=True) + kind.eps)
     if kind.score == "sigmoid":  # the statistics are of shares
         prob_TE = prob_TE / prob_TE.sum(axis=-1, keepdims=True)
     return prob_TE, scaled(weight_TK, kind.scale).astype(x_TD.dtype), expert_TK

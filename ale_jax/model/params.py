@@ -21,6 +21,7 @@ from ale_jax.config.architecture import (
     Mixer,
     Norm,
     PolicyShape,
+    ShortConv,
 )
 
 Params = dict[str, Any]  # nested: {"embed_VD": array, "layers": [{...}, ...], ...}
@@ -109,6 +110,8 @@ def _mixer_table(D: int, kind: Mixer, norm: Norm) -> Params:
             return _latent_table(D, kind)
         case GatedDelta():
             return _delta_table(D, kind)
+        case ShortConv():
+            return _short_conv_table(D, kind)
         case Attention():
             return _attention_table(D, kind, norm)
 
@@ -204,6 +207,20 @@ def _delta_table(D: int, kind: GatedDelta) -> Params:
             (N, h, D), ("heads", "head", "embed"), _normal(N * h, WRITER_GAIN), ((0, 1), (2,))
         ),
     }
+
+
+def _short_conv_table(D: int, kind: ShortConv) -> Params:
+    C, i = kind.width, kind.conv_width
+    into = Param((D, C), ("embed", "ffw"), _normal(D), ((0,), (1,)))
+    out = Param((C, D), ("ffw", "embed"), _normal(C, WRITER_GAIN), ((0,), (1,)))
+    parts = ("before", "after", "x")
+    table = {f"short_{each}_DC": into for each in parts}
+    table |= {"short_conv_Ci": Param((C, i), ("ffw", None), _normal(i)), "short_out_CD": out}
+    if kind.bias:
+        inner = Param((C,), ("ffw",), _ZEROS)
+        table |= {f"short_{each}_bias_C": inner for each in (*parts, "conv")}
+        table["short_out_bias_D"] = Param((D,), ("embed",), _ZEROS)
+    return table
 
 
 def _log_uniform(key: jax.Array, size: Dims, dtype: jnp.dtype) -> jax.Array:

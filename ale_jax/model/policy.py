@@ -11,7 +11,14 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from ale_jax.config.architecture import Attention, GatedDelta, Latent, Layer, PolicyShape
+from ale_jax.config.architecture import (
+    Attention,
+    GatedDelta,
+    Latent,
+    Layer,
+    PolicyShape,
+    ShortConv,
+)
 from ale_jax.config.model import FLOAT32, Compute
 from ale_jax.model.attention import SequencePermutation, packed_attention
 from ale_jax.model.blockwise_attention import Places
@@ -31,6 +38,7 @@ from ale_jax.model.lora import adapted_layers
 from ale_jax.model.moe import RouterStats
 from ale_jax.model.params import Param, Params, param_table
 from ale_jax.model.sharding import row_axes, sequence_axis, spec
+from ale_jax.model.short_conv import packed_conv
 
 SCORE_BLOCK = 1024  # tokens per device whose logits are held at once
 
@@ -110,6 +118,8 @@ def packed_mixer(layer: Params, h_BTD: jax.Array, places: Places, kind: Layer) -
     """Returns what a layer's mixer makes of packed rows, [B,T,D]."""
     if isinstance(kind.mixer, GatedDelta):
         return packed_delta(layer, h_BTD, places.segment_BT, kind.mixer, kind.norm.eps)
+    if isinstance(kind.mixer, ShortConv):
+        return packed_conv(layer, h_BTD, places.segment_BT, kind.mixer)
     q, k, v, attention = heads_of(layer, h_BTD, places.position_BT, kind)
     out_BTNH = packed_attention(q, k, v, places, attention, layer.get("sink_N"))
     return project_out(layer, out_BTNH, h_BTD, kind.mixer)

@@ -12,7 +12,14 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh
 
-from ale_jax.config.architecture import GatedDelta, Latent, Layer, Mixer, PolicyShape
+from ale_jax.config.architecture import (
+    GatedDelta,
+    Latent,
+    Layer,
+    Mixer,
+    PolicyShape,
+    ShortConv,
+)
 from ale_jax.config.hardware import CHIPS
 from ale_jax.config.model import FULL, SAME, LoraShape
 from ale_jax.config.run import RunConfig
@@ -20,7 +27,6 @@ from ale_jax.data.staleness import StalenessGate
 from ale_jax.learn.critics import abstract_critics
 from ale_jax.learn.state import abstract_trained, make_optimizer, place_moments
 from ale_jax.model.capacity_dispatch import SLACK
-from ale_jax.model.delta_memory import states_of
 from ale_jax.model.gated_delta import CHUNK
 from ale_jax.model.guides import guides_bytes, masks_bytes
 from ale_jax.model.layers import scanned
@@ -43,6 +49,7 @@ from ale_jax.model.sharding import (
     num_data_shards,
     param_shardings,
 )
+from ale_jax.model.state_memory import states_of
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.teacher import teacher_bytes
 
@@ -334,6 +341,8 @@ def _heads_width(mixer: Mixer, tensor: int) -> int:
         keys = 2 * mixer.num_key_heads * mixer.key_width
         states = mixer.num_value_heads * mixer.key_width * mixer.value_width // CHUNK
         return (keys + 2 * mixer.num_value_heads * mixer.value_width + states) // tensor
+    if isinstance(mixer, ShortConv):
+        return 3 * mixer.width // tensor
     return (mixer.num_heads + 2 * mixer.num_kv_heads) * mixer.head_width // tensor
 
 

@@ -74,6 +74,11 @@ OF_FAMILY = {
     | {"shared_expert_intermediate_size": 40, "mlp_only_layers": [0], "attention_bias": True},
     "qwen3_5_text": WIDE | DELTA,
     "qwen3_5_moe_text": WIDE | DELTA | QWEN_EXPERTS | {"shared_expert_intermediate_size": 40},
+    "lfm2": {"conv_bias": True, "layer_types": ["conv", "full_attention"]}
+    | {"block_multiple_of": 8, "block_ffn_dim_multiplier": 1.3},
+    "lfm2_moe": {"conv_bias": True, "layer_types": ["conv", "full_attention"]}
+    | {"num_dense_layers": 1, "moe_intermediate_size": 24}
+    | {"num_experts": 8, "num_experts_per_tok": 2, "routed_scaling_factor": 1.5},
     "mistral": WIDE | {"sliding_window": 8},
     "ministral": WIDE | BOTH,
     "mixtral": WIDE | {"num_local_experts": 8},

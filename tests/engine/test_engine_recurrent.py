@@ -19,6 +19,7 @@ from ale_jax.model.delta_layer import DeltaState
 from ale_jax.model.memory import cache_shardings, empty_cache
 from ale_jax.model.params import init_params
 from ale_jax.model.sharding import param_shardings
+from ale_jax.model.short_conv import ConvState
 from tests.engine.playing import (
     PATIENCE,
     PLAIN,
@@ -193,7 +194,7 @@ def test_a_state_comes_back_in_another_slot_to_the_last_bit(shards):
     if shards > 1:
         mesh = _mesh(data=2, tensor=2)
         cache = jax.device_put(cache, cache_shardings(RECURRENT, mesh))
-    before = jax.device_get(cache[0])
+    before = jax.device_get(cache[:2])
     last = 4 * (shards - 1)
     with jax.set_mesh(mesh) if mesh else contextlib.nullcontext():
         out = PageSwaps(sizes, shards)
@@ -204,8 +205,8 @@ def test_a_state_comes_back_in_another_slot_to_the_last_bit(shards):
         back.swap_in(0, 3, [7], contents[0], 0)
         back.swap_in(shards - 1, last + 1, [8], contents[1], 0)
         cache, _ = back.begin(cache, mesh)
-    after = jax.device_get(cache[0])
-    assert isinstance(after, DeltaState)
+    after = jax.device_get(cache[:2])
+    assert [type(each) for each in after] == [DeltaState, ConvState]
     for x, old in zip(jax.tree.leaves(after), jax.tree.leaves(before), strict=True):
         np.testing.assert_array_equal(x[3], old[last + 2])
         np.testing.assert_array_equal(x[last + 1], old[last])

@@ -4,7 +4,7 @@ import dataclasses
 
 import jax
 
-from ale_jax.config.architecture import ClampedSwiglu, GatedDelta, Latent, Rope
+from ale_jax.config.architecture import ClampedSwiglu, GatedDelta, Latent, Rope, ShortConv
 from ale_jax.config.model import ModelConfig
 
 _MOE = ModelConfig(
@@ -61,13 +61,14 @@ def with_biases(weights):
     return weights._replace(**drawn)
 
 
-# A gated delta layer, then attention with an output gate, as Qwen3-Next has them.
+# A gated delta layer and a short convolution, then attention with an output gate.
 _DELTA = GatedDelta(num_key_heads=2, num_value_heads=4, key_width=16, value_width=8, conv_width=4)
 _DENSE, _SPARSE = MIXED.layers
 RECURRENT = dataclasses.replace(
     MIXED,
     layers=(
         dataclasses.replace(_DENSE, mixer=_DELTA),
+        dataclasses.replace(_DENSE, mixer=ShortConv(width=32, conv_width=3, bias=True)),
         dataclasses.replace(_SPARSE, mixer=dataclasses.replace(_SPARSE.mixer, gate=True)),
     ),
     family="",

@@ -57,13 +57,15 @@ def test_it_is_six_for_each_active_weight(shape, norms):
 
 def test_states_are_read_twice_and_written_whatever_came_before():
     for keys in (0.0, 1000.0):
-        attends = 2.0 * 2 * 4 * 16 * keys  # the second layer's four heads of width 16
+        attends = 2.0 * 2 * 4 * 16 * keys  # the last layer's four heads of width 16
         found = forward_flops(RECURRENT, keys)
-        assert found["attention"] == attends + 3 * 2 * 4 * 16 * 8
+        convolved = 2 * 3 * 32  # three tokens, 32 channels
+        assert found["attention"] == attends + 3 * 2 * 4 * 16 * 8 + convolved
     # Queries and keys of 2 heads, values, gates and outputs of 4, two numbers of each of these;
     # queries, gates and outputs of 4 heads, keys and values of 2.
     delta, attention = 2 * 2 * 16 + 3 * 4 * 8 + 2 * 4, 3 * 4 * 16 + 2 * 2 * 16
-    assert found["projections"] == 2 * 32 * (delta + attention)
+    # Of a convolution: three maps into its channels, and one out of them.
+    assert found["projections"] == 2 * 32 * (delta + attention + 4 * 32)
 
 
 def test_latents_attend_with_keys_and_values_of_two_widths():

@@ -32,7 +32,7 @@ WINDOWED = dataclasses.replace(
     ),
 )
 # Three times a gated delta layer and attention.
-_DELTA, _ATTENTION = RECURRENT.layers
+_DELTA, _, _ATTENTION = RECURRENT.layers
 HYBRID = dataclasses.replace(RECURRENT, layers=(_DELTA, _ATTENTION) * 3)
 LORA = LoraShape(rank=4, alpha=8.0, targets=(ALL_LINEAR,))
 TOKENS_BT = np.random.default_rng(0).integers(0, 96, (8, 16))

@@ -64,7 +64,7 @@ def test_what_states_cannot_honour_is_refused_by_name(section, field, value):
     config = dataclasses.replace(smoke_config(), architecture=TINY)
     assert policy_shape(config, 0).is_recurrent
     part = dataclasses.replace(getattr(config, section), **{field: value})
-    with pytest.raises(ValueError, match=rf"^{section}\.{field} .*: the policy has gated delta"):
+    with pytest.raises(ValueError, match=rf"^{section}\.{field} .*: the policy has recurrent l"):
         policy_shape(dataclasses.replace(config, **{section: part}), 0)
 
 

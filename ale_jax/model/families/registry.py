@@ -23,6 +23,8 @@ from ale_jax.model.families.granite import (
     HYPERCLOVAX,
 )
 from ale_jax.model.families.granite_swa import GRANITE_SWA
+from ale_jax.model.families.lfm2 import LFM2
+from ale_jax.model.families.lfm2_moe import LFM2_MOE
 from ale_jax.model.families.llama import CWM, HELIUM, INTERNLM3, IQUESTCODER, LLAMA
 from ale_jax.model.families.mellum import MELLUM
 from ale_jax.model.families.minimax_m2 import MINIMAX_M2
@@ -51,6 +53,7 @@ FAMILIES: dict[str, Family] = {
         *(OLMO2, OLMO3, OLMOE, FLEX_OLMO, EXAONE4, EXAONE_MOE),
         *(GLM, GLM4, GLM4_MOE, SOLAR_OPEN, DOTS1),
         *(GEMMA, GEMMA2, VAULTGEMMA, GEMMA3_TEXT, MINIMAX_M2, GPT_OSS),
+        *(LFM2, LFM2_MOE),
         *(DEEPSEEK_V2, DEEPSEEK_V3, SARVAM_MLA, GLM4_MOE_LITE, YOUTU, MINICPM3),
     )
 }

@@ -23,8 +23,8 @@ def policy_shape(config: RunConfig, tokenizer_size: int) -> PolicyShape:
 
 
 def _check_recurrent(config: RunConfig) -> None:
-    """Raises ValueError for what gated delta layers cannot honour."""
-    why = "the policy has gated delta layers, "
+    """Raises ValueError for what recurrent layers cannot honour."""
+    why = "the policy has recurrent layers, "
     if config.mesh.context > 1:
         raise ValueError(
             f"mesh.context {config.mesh.context}: {why}which take the tokens of a row one after "

@@ -1,7 +1,7 @@
-"""The states of gated delta layers in the engine: one for each slot, on the shard that has it.
+"""The states of recurrent layers in the engine: one for each slot, on the shard that has it.
 
-Their heads are sharded as those of pages are. A state begins with zeros at position 0 of a
-conversation, so a slot need not be cleared before it is used again.
+Their heads, or channels, are sharded as the heads of pages are. A state begins with zeros at
+position 0 of a conversation, so a slot need not be cleared before it is used again.
 """
 
 from __future__ import annotations
@@ -16,10 +16,20 @@ import jax.numpy as jnp
 from flax import struct
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
-from ale_jax.config.architecture import GatedDelta, Layer
+from ale_jax.config.architecture import GatedDelta, Layer, Recurrent, ShortConv
 from ale_jax.model.cache import on_each_shard, place
 from ale_jax.model.delta_layer import DeltaState, extended_delta
 from ale_jax.model.params import Params
+from ale_jax.model.short_conv import ConvState, extended_conv
+
+State = DeltaState | ConvState  # of conversations in one layer
+
+
+def empty_states(kind: Recurrent, slots: int) -> State:
+    """Returns the states of slots in which there is no conversation, float32."""
+    if isinstance(kind, GatedDelta):
+        return DeltaState.zeros(slots, kind, jnp.float32)
+    return ConvState.zeros(slots, kind, jnp.float32)
 
 
 def state_sharding(mesh: AbstractMesh | Mesh) -> NamedSharding:
@@ -37,30 +47,40 @@ class InStates:
     """The states of all slots. slot_B: the slots of the conversations that are extended, each at
     most once among those that have new tokens; None: all slots, in order."""
 
-    states: DeltaState
+    states: State
     slot_B: jax.Array | None
 
     def mix(
         self, layer: Params, h_BTD: jax.Array, position_BT: jax.Array, is_real_BT: jax.Array, kind
     ) -> tuple[jax.Array, InStates]:
         """Returns what the mixer makes of new tokens, [B,T,D], and the states after them."""
-        assert isinstance(kind, Layer) and isinstance(kind.mixer, GatedDelta)
+        assert isinstance(kind, Layer) and isinstance(kind.mixer, Recurrent)
         old = self.states if self.slot_B is None else _take(self.states, self.slot_B)
         has_new_B = is_real_BT[:, 0]
         begins_B = has_new_B & (position_BT[:, 0] == 0)
         old = jax.tree.map(lambda x: jnp.where(_like(begins_B, x), 0, x), old)
-        out_BTD, new = extended_delta(layer, h_BTD, is_real_BT, old, kind.mixer, kind.norm.eps)
+        out_BTD, new = _extended(layer, h_BTD, is_real_BT, old, kind)
         if self.slot_B is None:
             return out_BTD, dataclasses.replace(self, states=_as_kept(new))
         states = _put(self.states, self.slot_B, has_new_B, new)
         return out_BTD, dataclasses.replace(self, states=states)
 
 
+def _extended(
+    layer: Params, h_BTD: jax.Array, is_real_BT: jax.Array, state: State, kind: Layer
+) -> tuple[jax.Array, State]:
+    if isinstance(state, DeltaState):
+        assert isinstance(kind.mixer, GatedDelta)
+        return extended_delta(layer, h_BTD, is_real_BT, state, kind.mixer, kind.norm.eps)
+    assert isinstance(kind.mixer, ShortConv)
+    return extended_conv(layer, h_BTD, is_real_BT, state, kind.mixer)
+
+
 def _like(flag_B: jax.Array, x: jax.Array) -> jax.Array:
     return flag_B.reshape(-1, *[1] * (x.ndim - 1))
 
 
-def _as_kept(states: DeltaState) -> DeltaState:
+def _as_kept(states: State) -> State:
     """The same, placed as the next dispatch expects them."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
@@ -69,14 +89,12 @@ def _as_kept(states: DeltaState) -> DeltaState:
 
 
 @on_each_shard("BN B -> BN")
-def _take(states: DeltaState, slot_B: jax.Array) -> DeltaState:
+def _take(states: State, slot_B: jax.Array) -> State:
     return jax.tree.map(lambda x: x[slot_B % len(x)], states)
 
 
 @on_each_shard("BN B B BN -> BN")
-def _put(
-    states: DeltaState, slot_B: jax.Array, has_new_B: jax.Array, new: DeltaState
-) -> DeltaState:
+def _put(states: State, slot_B: jax.Array, has_new_B: jax.Array, new: State) -> State:
     def put(x: jax.Array, new: jax.Array) -> jax.Array:
         slots = len(x)
         return x.at[jnp.where(has_new_B, slot_B % slots, slots)].set(new, mode="drop")
@@ -84,31 +102,29 @@ def _put(
     return jax.tree.map(put, states, new)
 
 
-def states_of(cache: Sequence[Any]) -> list[DeltaState]:
-    """Returns what a cache keeps of gated delta layers."""
-    return [kept for kept in cache if isinstance(kept, DeltaState)]
+def states_of(cache: Sequence[Any]) -> list[State]:
+    """Returns what a cache keeps of recurrent layers."""
+    return [kept for kept in cache if isinstance(kept, State)]
 
 
 @jax.jit
-def copy_states_out(states: list[DeltaState], slot_ZX: jax.Array) -> list[DeltaState]:
+def copy_states_out(states: list[State], slot_ZX: jax.Array) -> list[State]:
     """Returns the states of slots, [Z,X,...]. Z: the data shards, which number their own slots."""
 
     @on_each_shard("BN B -> BxN")
-    def take(states: DeltaState, slot_ZX: jax.Array) -> DeltaState:
+    def take(states: State, slot_ZX: jax.Array) -> State:
         return jax.tree.map(lambda x: x[slot_ZX], states)
 
     return [take(each, slot_ZX) for each in states]
 
 
 @functools.partial(jax.jit, donate_argnames="states")
-def copy_states_in(
-    states: list[DeltaState], slot_ZX: jax.Array, copied: list[DeltaState]
-) -> list[DeltaState]:
+def copy_states_in(states: list[State], slot_ZX: jax.Array, copied: list[State]) -> list[State]:
     """Puts what `copy_states_out` took into slots, to the last bit. Slots that do not exist are
     dropped."""
 
     @on_each_shard("BN B BxN -> BN")
-    def put(states: DeltaState, slot_ZX: jax.Array, copied: DeltaState) -> DeltaState:
+    def put(states: State, slot_ZX: jax.Array, copied: State) -> State:
         def one(x: jax.Array, new_ZX: jax.Array) -> jax.Array:
             new = new_ZX.reshape(-1, *x.shape[1:])
             return x.at[slot_ZX.reshape(-1)].set(new, mode="drop")
