@@ -70,16 +70,19 @@ FULL_ATTENTION = _attention(16, 8, qk_norm="head")
 KINDS: dict[str, Layer] = {
     "attention": Layer(FULL_ATTENTION, DENSE, RMS),
     "width_norm": Layer(_attention(16, 16, qk_norm="width"), DENSE, Norm(1e-6, place="after")),
+    "parallel": Layer(
+        _attention(8, 4, qk_norm="each"), DENSE, Norm(1e-5, centred=True), parallel=True
+    ),
     "window": Layer(_attention(8, 4, window=1024), DENSE, Norm(1e-6, True, "both")),
     "cap": Layer(_attention(8, 4, cap=50.0), DENSE, RMS),
     "sinks": Layer(_attention(40, 8, 64, sinks=True, bias=True), DENSE, RMS),
     "gate": Layer(_attention(16, 2, gate=True), DENSE, RMS),
     "latent": Layer(Latent(16, 1536, 512, 128, 128, 192**-0.5, Rope(1e4, 64)), DENSE, RMS),
     "gated_delta": Layer(GatedDelta(16, 32, 128, 128, 4), DENSE, RMS),
+    "short_conv": Layer(ShortConv(2048, 3), DENSE, RMS),
     "experts": Layer(
         FULL_ATTENTION,
         Experts(32, 4, 768, "sigmoid", choice_bias=True, groups=4, top_groups=2, shared=768),
-    "short_conv": Layer(ShortConv(2048, 3), DENSE, RMS),
         RMS,
     ),
     "clamped_experts": Layer(

@@ -76,8 +76,9 @@ class Attention:
     """Grouped-query attention.
 
     scale: of the scores. rope: None: no positions. window: a token sees itself and the window - 1
-    tokens before it; 0: all before it. qk_norm: an RMS norm of queries and keys, over each head, or
-    over the width of all heads. bias: of queries, keys and values; out_bias: of the output. cap:
+    tokens before it; 0: all before it. qk_norm: a norm of queries and keys, over each head, with
+    weights that the heads share ("head") or with weights of its own ("each"), or over the width of
+    all heads. bias: of queries, keys and values; out_bias: of the output. cap:
     scores become cap * tanh(score / cap); 0: they stay as they are. sinks: each head has a score of
     its own that no key belongs to, which takes a share of the softmax. gate: each query head has a
     second half, whose sigmoid weighs the head's output. growth: of queries, which are multiplied
@@ -90,7 +91,7 @@ class Attention:
     scale: float
     rope: Rope | None
     window: int = 0
-    qk_norm: Literal["", "head", "width"] = ""
+    qk_norm: Literal["", "head", "each", "width"] = ""
     bias: bool = False
     out_bias: bool = False
     cap: float = 0.0
@@ -152,7 +153,6 @@ class Latent:
         return Attention(self.num_heads, self.num_heads, width, self.scale, self.rope)
 
 
-Activation = Literal["silu", "gelu", "gelu_tanh"]
 @dataclasses.dataclass(frozen=True)
 class ShortConv:
     """A gated convolution over a few tokens: after * conv(before * x), all of which are linear maps
@@ -167,6 +167,7 @@ class ShortConv:
     bias: bool = False
 
 
+Activation = Literal["silu", "gelu", "gelu_tanh"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,8 +208,8 @@ class Experts:
     width: int
     score: Literal["softmax", "sigmoid"] = "softmax"
     renormalise: bool = True
-    scale: float = 1.0
     eps: float = 0.0
+    scale: float = 1.0
     choice_bias: bool = False
     groups: int = 1
     top_groups: int = 1
@@ -228,21 +229,26 @@ FeedForward = Dense | Experts
 @dataclasses.dataclass(frozen=True)
 class Norm:
     """RMS norms. plus_one: x is scaled by 1 + weight. place: before a block, after it (what it
-    adds to the residual stream), or both."""
+    adds to the residual stream), or both. centred: the mean is subtracted first, which makes them
+    layer norms."""
 
     eps: float
     plus_one: bool = False
     place: Literal["before", "after", "both"] = "before"
+    centred: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """The kind of a decoder layer. residual: scales what each block adds to the stream."""
+    """The kind of a decoder layer. residual: scales what each block adds to the stream. parallel:
+    both blocks are given the stream as the first norm makes it, and none sees what the other
+    adds."""
 
     mixer: Mixer
     feed_forward: FeedForward
     norm: Norm
     residual: float = 1.0
+    parallel: bool = False
 
     @property
     def experts(self) -> Experts | None:

@@ -10,7 +10,7 @@ from ale_jax.config.architecture import GatedDelta, Norm
 from ale_jax.model.compute import linear
 from ale_jax.model.convolution import causal_convolution, last_inputs, packed_runs
 from ale_jax.model.gated_delta import DeltaTokens, delta_rule
-from ale_jax.model.layers import rms_norm
+from ale_jax.model.layers import normalise
 from ale_jax.model.params import Params
 
 # Under the root of a sum of squares, as in transformers and in the kernels that models are trained
@@ -124,5 +124,5 @@ def _unit(x_BTGH: jax.Array) -> jax.Array:
 def _project_out(layer: Params, out_BTNh: jax.Array, h_BTD: jax.Array, eps: float) -> jax.Array:
     """Normalises and gates the outputs of the heads, and projects them to the residual stream."""
     gate_BTNh = linear(layer, "delta_gate_DNh", h_BTD).astype(jnp.float32)
-    out_BTNh = rms_norm(out_BTNh, layer["delta_norm_h"], Norm(eps)) * jax.nn.silu(gate_BTNh)
+    out_BTNh = normalise(out_BTNh, layer["delta_norm_h"], Norm(eps)) * jax.nn.silu(gate_BTNh)
     return linear(layer, "delta_o_NhD", out_BTNh.astype(h_BTD.dtype), inputs=2)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from ale_jax.config.architecture import Latent, Norm
 from ale_jax.model.compute import Adapted, linear, weight
-from ale_jax.model.layers import MASKED, rms_norm
+from ale_jax.model.layers import MASKED, normalise
 from ale_jax.model.params import Params
 from ale_jax.model.rope import rotary
 
@@ -95,7 +95,7 @@ def latent_queries(
     """Returns the queries [B,T,N,H], the last part of each rotated."""
     if kind.q_rank:
         latent_BTO = _down(layer, "q", x_BTD, kind)
-        latent_BTO = rms_norm(latent_BTO, layer["q_norm_O"], Norm(kind.eps))
+        latent_BTO = normalise(latent_BTO, layer["q_norm_O"], Norm(kind.eps))
         q_BTNH = linear(layer, "q_up_ONH", latent_BTO)
     else:
         q_BTNH = linear(layer, "q_DNH", x_BTD)
@@ -110,7 +110,7 @@ def stored_latents(
     """Returns what keys and values of each token are made of: its latent, normalised, and then the
     rotated key, [B,T,O]."""
     latent_BTO, key_BTH = jnp.split(_down(layer, "kv", x_BTD, kind), [kind.kv_rank], axis=-1)
-    latent_BTO = rms_norm(latent_BTO, layer["kv_norm_O"], Norm(kind.eps))
+    latent_BTO = normalise(latent_BTO, layer["kv_norm_O"], Norm(kind.eps))
     key_BTH = rotary(key_BTH[:, :, None], position_BT, kind.rope)[:, :, 0]
     return jnp.concatenate([latent_BTO, key_BTH], axis=-1)
 

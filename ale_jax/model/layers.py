@@ -30,11 +30,14 @@ SCANNED = 8
 PERIOD = 8  # layers of a pattern, at most; Gemma 3 has five with a window, then one without
 
 
-def rms_norm(x: jax.Array, weight: jax.Array, norm: Norm) -> jax.Array:
-    """x / rms(x) * weight over the last axis, or axes as many as the weight has; in float32."""
-    axes = tuple(range(x.ndim - weight.ndim, x.ndim))
+def normalise(x: jax.Array, weight: jax.Array, norm: Norm, axes: int = 1) -> jax.Array:
+    """Returns x / rms(x) * weight, of centred norms without its mean, over as many of the last
+    axes; in float32. weight: of these, or of more of the last ones."""
+    over = tuple(range(x.ndim - axes, x.ndim))
     x32 = x.astype(jnp.float32)
-    inverse = jax.lax.rsqrt(jnp.mean(x32 * x32, axis=axes, keepdims=True) + norm.eps)
+    if norm.centred:
+        x32 = x32 - jnp.mean(x32, axis=over, keepdims=True)
+    inverse = jax.lax.rsqrt(jnp.mean(x32 * x32, axis=over, keepdims=True) + norm.eps)
     scale = 1.0 + weight.astype(jnp.float32) if norm.plus_one else weight
     return (x32 * inverse * jnp.expand_dims(scale, range(x.ndim - weight.ndim))).astype(x.dtype)
 
@@ -54,10 +57,10 @@ def project_qkv(
         k_BTGH = k_BTGH + layer["k_bias_GH"][None, None]
         v_BTGH = v_BTGH + layer["v_bias_GH"][None, None]
     if attention.qk_norm:
-        of_head = attention.qk_norm == "head"
-        q_name, k_name = ("q_norm_H", "k_norm_H") if of_head else ("q_norm_NH", "k_norm_GH")
-        q_BTNH = rms_norm(q_BTNH, layer[q_name], kind.norm)
-        k_BTGH = rms_norm(k_BTGH, layer[k_name], kind.norm)
+        shared, axes = attention.qk_norm == "head", 2 if attention.qk_norm == "width" else 1
+        q_name, k_name = ("q_norm_H", "k_norm_H") if shared else ("q_norm_NH", "k_norm_GH")
+        q_BTNH = normalise(q_BTNH, layer[q_name], kind.norm, axes)
+        k_BTGH = normalise(k_BTGH, layer[k_name], kind.norm, axes)
     if attention.rope:
         q_BTNH = rotary(q_BTNH, position_BT, attention.rope)
         k_BTGH = rotary(k_BTGH, position_BT, attention.rope)
@@ -144,7 +147,7 @@ def _dense(layer: Params, x_BTD: jax.Array, kind: Dense) -> jax.Array:
 def block_input(layer: Params, x_BTD: jax.Array, kind: Layer, block: str) -> jax.Array:
     """Returns what a block of a layer is given of the residual stream. block: "attn" or "ffn"."""
     norm = kind.norm
-    return x_BTD if norm.place == "after" else rms_norm(x_BTD, layer[f"{block}_norm_D"], norm)
+    return x_BTD if norm.place == "after" else normalise(x_BTD, layer[f"{block}_norm_D"], norm)
 
 
 Block = Callable[[jax.Array], tuple[jax.Array, Any]]
@@ -159,20 +162,24 @@ def residual_blocks(
     mix, feed: map the block's input [B,T,D] to its output and something else.
     """
 
-    def add(x_BTD: jax.Array, block: Block, name: str) -> tuple[jax.Array, Any]:
-        y_BTD, beside = block(block_input(layer, x_BTD, kind, name))
+    def added(h_BTD: jax.Array, block: Block, name: str) -> tuple[jax.Array, Any]:
+        y_BTD, beside = block(h_BTD)
         if kind.norm.place != "before":
-            y_BTD = rms_norm(y_BTD, layer[f"{name}_after_norm_D"], kind.norm)
-        return x_BTD + scaled(y_BTD, kind.residual), beside
+            y_BTD = normalise(y_BTD, layer[f"{name}_after_norm_D"], kind.norm)
+        return scaled(y_BTD, kind.residual), beside
 
-    x_BTD, of_mixer = add(x_BTD, mix, "attn")
-    x_BTD, of_feed = add(x_BTD, feed, "ffn")
-    return x_BTD, of_mixer, of_feed
+    h_BTD = block_input(layer, x_BTD, kind, "attn")
+    y_BTD, of_mixer = added(h_BTD, mix, "attn")
+    x_BTD = x_BTD + y_BTD
+    if not kind.parallel:
+        h_BTD = block_input(layer, x_BTD, kind, "ffn")
+    y_BTD, of_feed = added(h_BTD, feed, "ffn")
+    return x_BTD + y_BTD, of_mixer, of_feed
 
 
 def final_hidden(params: Params, x_BTD: jax.Array, shape: PolicyShape) -> jax.Array:
     """Returns what the head is applied to, [B,T,D], of the residual stream after all layers."""
-    return scaled(rms_norm(x_BTD, params["final_norm_D"], shape.norm), shape.hidden_scale)
+    return scaled(normalise(x_BTD, params["final_norm_D"], shape.norm), shape.hidden_scale)
 
 
 def apply_in_turn(

@@ -85,7 +85,7 @@ def _layer_table(D: int, kind: Layer) -> Params:
     return (
         _block_norms("attn", D, kind.norm)
         | _mixer_table(D, kind.mixer, kind.norm)
-        | _block_norms("ffn", D, kind.norm)
+        | ({} if kind.parallel else _block_norms("ffn", D, kind.norm))
         | _feed_forward_table(D, kind.feed_forward)
     )
 
@@ -129,7 +129,7 @@ def _attention_table(D: int, kind: Attention, norm: Norm) -> Params:
     }
     if kind.qk_norm == "head":
         table |= {"q_norm_H": _norm(norm, (H,)), "k_norm_H": _norm(norm, (H,))}
-    if kind.qk_norm == "width":
+    if kind.qk_norm in ("each", "width"):
         table |= {"q_norm_NH": _norm(norm, (N, H)), "k_norm_GH": _norm(norm, (G, H))}
     if kind.bias:
         kv = Param((G, H), ("kv_heads", "head"), _ZEROS)

@@ -79,6 +79,8 @@ OF_FAMILY = {
     "lfm2_moe": {"conv_bias": True, "layer_types": ["conv", "full_attention"]}
     | {"num_dense_layers": 1, "moe_intermediate_size": 24}
     | {"num_experts": 8, "num_experts_per_tok": 2, "routed_scaling_factor": 1.5},
+    "cohere": {"use_qk_norm": True, "attention_bias": True, "logit_scale": 0.5},
+    "cohere2": BOTH | {"attention_bias": True},
     "mistral": WIDE | {"sliding_window": 8},
     "ministral": WIDE | BOTH,
     "mixtral": WIDE | {"num_local_experts": 8},

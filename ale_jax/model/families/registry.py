@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ale_jax.model.families.cohere import COHERE, COHERE2
 from ale_jax.model.families.deepseek import (
     DEEPSEEK_V2,
     DEEPSEEK_V3,
@@ -53,7 +54,7 @@ FAMILIES: dict[str, Family] = {
         *(OLMO2, OLMO3, OLMOE, FLEX_OLMO, EXAONE4, EXAONE_MOE),
         *(GLM, GLM4, GLM4_MOE, SOLAR_OPEN, DOTS1),
         *(GEMMA, GEMMA2, VAULTGEMMA, GEMMA3_TEXT, MINIMAX_M2, GPT_OSS),
-        *(LFM2, LFM2_MOE),
+        *(LFM2, LFM2_MOE, COHERE, COHERE2),
         *(DEEPSEEK_V2, DEEPSEEK_V3, SARVAM_MLA, GLM4_MOE_LITE, YOUTU, MINICPM3),
     )
 }

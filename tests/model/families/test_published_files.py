@@ -28,6 +28,8 @@ BILLIONS = {  # of weights, as their authors count them
     "Qwen2.5-VL-7B": 7.62,
     "Qwen3.5-0.8B": 0.752,
     "Qwen3.6-35B-A3B": 34.66,
+    "c4ai-command-r7b-12-2024": 8.03,
+    "c4ai-command-r-plus": 103.8,
     "LFM2-1.2B": 1.17,
     "LFM2-8B-A1B": 8.34,
     "DeepSeek-V2-Lite": 15.7,
