@@ -14,7 +14,7 @@ from ale_jax.model.template_settings import checked_date
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.hub import is_name, pinned
 from ale_jax.model.weights.load import open_checkpoint, read_shape
-from ale_jax.model.weights.peft import load_peft
+from ale_jax.model.weights.peft_reader import load_peft
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.teacher import check_teacher, teacher_shape
 

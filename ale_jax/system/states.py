@@ -34,7 +34,8 @@ from ale_jax.model.sharding import make_mesh, param_shardings
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.export import export
 from ale_jax.model.weights.load import load_params, open_checkpoint
-from ale_jax.model.weights.peft import load_peft, save_peft
+from ale_jax.model.weights.peft import save_peft
+from ale_jax.model.weights.peft_reader import load_peft
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.workdir import CHECKPOINTS_DIR, Workdir
 

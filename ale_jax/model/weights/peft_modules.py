@@ -8,6 +8,7 @@ their A lie one below the other, and their B along a diagonal of blocks.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,6 +18,8 @@ from ale_jax.model.lora import map_name
 from ale_jax.model.params import Dims, Param, Params, param_table
 from ale_jax.model.weights.layout import Stored, layout
 
+CONFIG_FILE, TENSORS_FILE = "adapter_config.json", "adapter_model.safetensors"
+PREFIX = "base_model.model."
 EXPERTS = {"gate": "gate_up_proj", "up": "gate_up_proj", "down": "down_proj"}  # of transformers 5
 Factors = tuple[np.ndarray, np.ndarray]  # A and B as above
 
@@ -106,6 +109,9 @@ class Module:
         for all, or, where they have rank times as many, the blocks of those that `names` lists.
         ValueError if they are neither."""
         found, start = {}, 0
+        if self.parts[0].stored.is_per_expert:
+            rows = sum(part.stored.own_shape[0] for part in self.parts)
+            _require(self.name, "B", b.shape[1:2], (rows,))
         for part in self.parts:
             (stored_a, shape_a), (stored_b, shape_b) = (
                 each(a.shape[-2]) for each in (part.of_a, part.of_b)
@@ -115,8 +121,8 @@ class Module:
                 rows = stored_b.own_shape[0]
                 own, start = b[:, start : start + rows], start + rows
             adapter = {
-                "a": _read(stored_a, a).reshape(shape_a),
-                "b": _read(stored_b, own).reshape(shape_b),
+                "a": _read(self.name, "A", stored_a, a).reshape(shape_a),
+                "b": _read(self.name, "B", stored_b, own).reshape(shape_b),
             }
             found[part.name] = adapter
         if a.shape[-2] == rank:
@@ -140,6 +146,26 @@ def _block(
             f"{module}: its adapter is not one of rank {b[rows].shape[0]} for each map"
         )
     return {"a": adapter["a"][..., rows], "b": np.moveaxis(b[rows], 0, axis)}
+
+
+def _require(module: str, factor: str, found: Dims, wanted: Dims) -> None:
+    if found != wanted:
+        raise ValueError(f"{module}: {factor} has shape {found}, the model's is {wanted}")
+
+
+def key_of(module: Module, nested: set[int]) -> str:
+    """The name of a module's adapter. PEFT wraps the experts' parameters one around the other,
+    down_proj outermost. nested: the layers of which down_proj has an adapter."""
+    if not module.is_parameter:
+        return PREFIX + module.name
+    experts, _, name = module.name.rpartition(".")
+    is_inner = name == EXPERTS["gate"] and module.layer in nested
+    return f"{PREFIX}{experts}{'.base_layer' * is_inner}"
+
+
+def divisor(rank: int, rslora: bool) -> float:
+    """Returns what alpha is divided by for an adapter's scale."""
+    return math.sqrt(rank) if rslora else rank
 
 
 def modules_of(shape: PolicyShape) -> list[Module]:
@@ -182,8 +208,10 @@ def _turned(stored: Stored, tensor: np.ndarray) -> np.ndarray:
     return tensor.swapaxes(-1, -2) if is_inward_first else tensor
 
 
-def _read(stored: Stored, tensor: np.ndarray) -> np.ndarray:
+def _read(module: str, factor: str, stored: Stored, tensor: np.ndarray) -> np.ndarray:
     tensor = _turned(stored, tensor)
+    stack = (len(stored.names),) if stored.is_per_expert else ()
+    _require(module, factor, tensor.shape, stack + stored.tensor_shape)
 
     def read_tensor(name: str, bounds: Sequence[tuple[int, int]]) -> np.ndarray:
         found = tensor[stored.names.index(name)] if stored.is_per_expert else tensor

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +12,15 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from ale_jax.config.model import ALL_LINEAR, LoraShape
-from ale_jax.model.lora import new_adapters, trained, with_trained
+from ale_jax.model.lora import merged, new_adapters, trained, with_trained, without_adapters
 from ale_jax.model.params import init_params
 from ale_jax.model.policy import hidden_states, logits
 from ale_jax.model.weights.load import load_params, open_checkpoint
-from ale_jax.model.weights.peft import CONFIG_FILE, TENSORS_FILE, load_peft, save_peft
+from ale_jax.model.weights.peft import save_peft
+from ale_jax.model.weights.peft_modules import CONFIG_FILE, TENSORS_FILE
+from ale_jax.model.weights.peft_reader import load_any_peft, load_peft
 from benchmarks.families.tiny import VOCAB, make_model, their_logits
-from tests.model.shapes import DENSE, MIXED, MOE
+from tests.model.shapes import DENSE, MIXED, MOE, changed
 
 LORA = LoraShape(rank=3, alpha=5.0, rslora=True, targets=(ALL_LINEAR,))
 TOKENS_BT = np.random.default_rng(0).integers(3, VOCAB, (2, 24)).astype(np.int32)
@@ -93,6 +96,14 @@ def test_transformers_computes_the_same_with_an_exported_adapter(family, tmp_pat
     ours = logits(params, hidden, shape.logit_cap)
     np.testing.assert_allclose(ours, theirs, atol=1e-5 * np.abs(theirs).max())
     _same(load_peft(tmp_path / "adapter", shape, lora), trained(params))
+    _adds_the_same(tmp_path / "adapter", params, shape)
+
+
+def _adds_the_same(folder, params, shape):
+    """Whatever is known of an adapter beforehand."""
+    alone = without_adapters(params) | {"adapters": load_any_peft(folder, shape)}
+    close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+    jax.tree.map(close, merged(alone), merged(params))
 
 
 def test_names_are_as_short_as_they_can_be(tmp_path, exported):
@@ -115,6 +126,7 @@ def test_some_maps_of_experts_come_back_as_they_were(targets, tmp_path):
     params = drawn(init_params(jax.random.key(0), MOE), MOE, lora)
     save_peft(tmp_path / "some", params, MOE, lora, "base")
     _same(load_peft(tmp_path / "some", MOE, lora), trained(params))
+    _adds_the_same(tmp_path / "some", params, MOE)
 
 
 def _rewritten(folder, tmp_path, config=(), tensors=()):
@@ -139,10 +151,15 @@ def test_experts_with_modules_of_their_own_are_read_as_transformers_4_had_them(e
                     array = np.ascontiguousarray(maps[weight][part][e].T)
                     tensors[f"{key}.lora_{part.upper()}.weight"] = array
     fields = {"target_parameters": None, "rank_pattern": {}, "alpha_pattern": {}}
-    _same(load_peft(_rewritten(folder, tmp_path, fields, tensors), MOE, LORA), adapters)
+    folder = _rewritten(folder, tmp_path, fields, tensors)
+    _same(load_peft(folder, MOE, LORA), adapters)
+    base = init_params(jax.random.key(0), MOE)
+    entries = {"adapters": adapters, "adapter_scale": jnp.float32(LORA.scale)}
+    _adds_the_same(folder, base | entries, MOE)
 
 
 Q = "base_model.model.model.layers.0.self_attn.q_proj"
+EXPERTS = "base_model.model.model.layers.0.mlp.experts"
 
 
 @pytest.mark.parametrize(
@@ -169,6 +186,42 @@ def test_what_is_not_as_it_must_be_is_refused_by_name(exported, tmp_path, config
         load_peft(folder, MOE, LORA)
 
 
+@pytest.mark.parametrize(
+    ("config", "tensors", "answer"),
+    [
+        ({}, {f"{Q}.lora_A.weight": np.ones((3, 64), np.float32)}, r"q_proj: A .* is \(3, 32\)"),
+        ({}, {f"{Q}.lora_B.weight": np.ones((96, 3), np.float32)}, r"q_proj: B .* is \(64, 3\)"),
+        ({}, {f"{Q}.lora_B.weight": np.ones((64, 2), np.float32)}, "q_proj .* differ in rank"),
+        ({}, {f"{Q}.lora_A.weight": np.ones(96, np.float32)}, "q_proj.* is no matrix"),
+        ({}, {f"{Q}.lora_A.weight": np.ones((0, 32), np.float32)}, "q_proj.* is no matrix"),
+        ({}, {f"{Q}.lora_A.weight": np.full((3, 32), 1e39)}, "q_proj.* not finite in float32"),
+        ({}, {f"{EXPERTS}.lora_A.weight": np.ones((25, 24), np.float32)}, "differ in rank"),
+        ({"lora_alpha": "5"}, {}, "alpha '5', .* must be a number"),
+        ({"r": [3]}, {}, r"has rank 3, and the config says \[3\]"),
+        ({"rank_pattern": [6]}, {}, "rank_pattern .* is not an object"),
+        ({"target_parameters": 5}, {}, "target_parameters 5 is not a list of names"),
+        ({"use_dora": True}, {}, "use_dora True is not supported"),
+        ({"bias": "all"}, {}, "bias 'all' must be 'none'"),
+    ],
+)
+def test_an_adapter_that_does_not_fit_is_refused_by_name(
+    exported, tmp_path, config, tensors, answer
+):
+    folder = _rewritten(exported[0], tmp_path, config, tensors)
+    with pytest.raises(ValueError, match=answer):
+        load_any_peft(folder, MOE)
+
+
+def test_an_adapter_of_another_model_is_refused(exported, tmp_path):
+    with pytest.raises(ValueError, match="belongs to no map of this model"):
+        load_any_peft(exported[0], DENSE)
+    with pytest.raises(ValueError, match=r"A has shape \(3, 32\), the model's is \(3, 16\)"):
+        load_any_peft(exported[0], changed(MOE, width=16))
+    nothing = dict.fromkeys(load_file(exported[0] / TENSORS_FILE))
+    with pytest.raises(ValueError, match="has no adapters"):
+        load_any_peft(_rewritten(exported[0], tmp_path, tensors=nothing), MOE)
+
+
 def test_adapters_of_maps_that_are_no_targets_are_refused(exported):
     with pytest.raises(ValueError, match=r"q_DNH in layer 0: set lora\.targets to"):
         load_peft(exported[0], MOE, dataclasses.replace(LORA, targets=("k", "v", "o", "*.[gud]*")))
@@ -182,6 +235,6 @@ def test_what_peft_would_mistake_or_cannot_hold_is_refused(tmp_path):
         save_peft(tmp_path / "out", init_params(jax.random.key(0), MIXED), MIXED, LORA, "base")
     with pytest.raises(ValueError, match="exists: name a folder that does not"):
         save_peft(tmp_path, params, MIXED, LORA, "base")
-    with pytest.raises(ValueError, match=r"there is no .*adapter_config.json: lora.start names"):
+    with pytest.raises(ValueError, match=r"there is no .*adapter_config.json: name a folder in"):
         load_peft(tmp_path, MIXED, LORA)
     assert not list(tmp_path.iterdir())
