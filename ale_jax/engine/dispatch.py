@@ -107,6 +107,14 @@ def page_table(sequences: Iterable[SequenceState], shape: EngineShape) -> np.nda
     return page_SW
 
 
+def adapters_of(sequences: Iterable[SequenceState], num_slots: int) -> np.ndarray:
+    """Returns the entry OF_SLOT of a dispatch's weights, of the sequences that have a slot."""
+    adapter_S = np.zeros((num_slots,), np.int32)
+    for sequence in sequences:
+        adapter_S[sequence.slot] = sequence.adapter
+    return adapter_S
+
+
 def slot_state(
     decoding: Iterable[SequenceState],
     num_slots: int,

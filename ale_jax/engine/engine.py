@@ -28,7 +28,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.engine import EngineShape, Sampling
-from ale_jax.engine.dispatch import Dispatch, ExpertRecord, GuideTable, page_table, slot_state
+from ale_jax.engine.dispatch import (
+    Dispatch,
+    ExpertRecord,
+    GuideTable,
+    adapters_of,
+    page_table,
+    slot_state,
+)
 from ale_jax.engine.page_swaps import Copied
 from ale_jax.engine.request import DEFAULT_OPTIONS, EngineStopped, Request, RequestOptions, Sampled
 from ale_jax.engine.scheduler import EngineStats, Scheduler
@@ -36,6 +43,7 @@ from ale_jax.engine.sequence import DecodedTokens
 from ale_jax.model.generate import DecodeOutput, prefill_and_decode
 from ale_jax.model.memory import Cache, cache_shardings, empty_cache
 from ale_jax.model.params import Params
+from ale_jax.model.served_adapters import OF_COLUMN, OF_SLOT
 from ale_jax.model.sharding import dispatching, num_data_shards
 
 
@@ -74,7 +82,7 @@ class Engine:
         self._slot_state = jax.device_put(slot_state((), shape.max_sequences), place)
         self._guides = GuideTable(shape.max_sequences, policy.vocab_size, shape.decode_steps, place)
         self._ids, self._numbers = itertools.count(), itertools.count()
-        self._open: set[int] = set()
+        self._open: dict[int, int] = {}  # conversation -> its adapter
         self._wake = threading.Condition()
         self._closed = False
         self._failure: BaseException | None = None
@@ -98,11 +106,12 @@ class Engine:
     def version(self) -> int:
         return self._weights[1]
 
-    def open(self) -> int:
-        """Opens a conversation. Each of its requests waits for a slot, if it has been preempted."""
+    def open(self, adapter: int = 0) -> int:
+        """Opens a conversation. Each of its requests waits for a slot, if it has been preempted.
+        adapter: its number, if the weights have several (`model.served_adapters`)."""
         with self._wake:
             conversation = next(self._ids)
-            self._open.add(conversation)
+            self._open[conversation] = adapter
             return conversation
 
     def reply(
@@ -127,8 +136,8 @@ class Engine:
                 raise EngineStopped("the engine is closed") from self._failure
             if conversation not in self._open:  # its owner ended it meanwhile
                 raise EngineStopped("the conversation was ended")
-            number = next(self._numbers)
-            request = Request(conversation, ids, max_tokens, sampling, key, options, number)
+            told = max_tokens, sampling, key, options, next(self._numbers)
+            request = Request(conversation, ids, *told, self._open[conversation])
             self._scheduler.add(request)
             self._wake.notify()
         return request.future
@@ -136,7 +145,7 @@ class Engine:
     def end(self, conversation: int) -> None:
         """Frees what the conversation has. A reply in progress fails."""
         with self._wake:
-            self._open.discard(conversation)
+            self._open.pop(conversation, None)
             self._scheduler.end(conversation, EngineStopped("the conversation was ended"))
             self._wake.notify()
 
@@ -183,7 +192,7 @@ class Engine:
                 if len(plan.prefill) or len(plan.swaps) or decoding:
                     wants_top = [s.slot for s, r in decoding.items() if r.options.top_logprobs]
                     return Dispatch(
-                        params,
+                        self._for_slots(params),
                         version,
                         page_table(self._scheduler.running, self._shape),
                         plan.prefill.arrays(),
@@ -199,6 +208,13 @@ class Engine:
                 if not plan.fixed and len(decoding) == len(plan.decoding):
                     self._wake.wait()
         return None
+
+    def _for_slots(self, params: Params) -> Params:
+        """The weights, and which of several adapters each slot uses."""
+        if OF_COLUMN not in params:
+            return params
+        running, slots = self._scheduler.running, self._shape.max_sequences
+        return params | {OF_SLOT: adapters_of(running, slots)}
 
     def _begin(self, dispatch: Dispatch) -> tuple[DecodeOutput, Copied]:
         """The output, and what was copied out of the cache to be swapped out."""

@@ -20,11 +20,12 @@ from ale_jax.model.params import Params
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-    """engine: its number. conversation: of the engine. group: those with the same prompt."""
+    """engine: its number. conversation: of the engine. group: those with the same prompt and
+    adapter."""
 
     engine: int
     conversation: int
-    group: bytes
+    group: tuple[int, bytes]
 
 
 class Engines:
@@ -35,7 +36,8 @@ class Engines:
         self._engines, self._router = engines, Router(len(engines))
         self._lock = threading.Lock()
         self._ids = itertools.count()
-        self._of: dict[int, _Place | None] = {}  # conversation -> where it is, if it has begun
+        # conversation -> where it is; until it has begun, the number of its adapter
+        self._of: dict[int, _Place | int] = {}
 
     def publish(self, weights: Sequence[Params], version: int) -> None:
         """Hands each engine its weights. weights: the copy of each engine."""
@@ -64,10 +66,10 @@ class Engines:
         """Returns the stats by their names."""
         return dataclasses.asdict(self.stats)
 
-    def open(self) -> int:
+    def open(self, adapter: int = 0) -> int:
         with self._lock:
             conversation = next(self._ids)
-            self._of[conversation] = None
+            self._of[conversation] = adapter
             return conversation
 
     def reply(
@@ -86,9 +88,9 @@ class Engines:
     def end(self, conversation: int) -> None:
         with self._lock:
             place = self._of.pop(conversation, None)
-            if place:
+            if isinstance(place, _Place):
                 self._router.leave(place.engine, place.group)
-        if place:
+        if isinstance(place, _Place):
             self._engines[place.engine].end(place.conversation)
 
     def check(self) -> None:
@@ -104,9 +106,9 @@ class Engines:
             if conversation not in self._of:  # its owner ended it meanwhile
                 raise EngineStopped("the conversation was ended")
             place = self._of[conversation]
-            if place is None:
-                group = prompt.tobytes()
+            if not isinstance(place, _Place):
+                adapter, group = place, (place, prompt.tobytes())
                 number = self._router.enter(group)
-                place = _Place(number, self._engines[number].open(), group)
+                place = _Place(number, self._engines[number].open(adapter), group)
                 self._of[conversation] = place
             return place

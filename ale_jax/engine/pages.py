@@ -6,18 +6,26 @@ import hashlib
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
 
-class PageKeys:
-    """The prefix cache's keys of the pages that a conversation fills: digests of the weights'
-    version and of all ids up to a page's end. With version None, pages of all versions have the
-    same keys."""
+class Weights(NamedTuple):
+    """What computes the pages of a conversation. version: None if pages of all versions count as
+    equal. adapter: the number of the one that the conversation uses."""
 
-    def __init__(self, page_tokens: int, version: int | None):
+    version: int | None
+    adapter: int = 0
+
+
+class PageKeys:
+    """The prefix cache's keys of the pages that a conversation fills: digests of what computes them
+    and of all ids up to a page's end. weights: as `Scheduler` tells those of a conversation."""
+
+    def __init__(self, page_tokens: int, weights: Weights):
         self._page_tokens = page_tokens
-        self._digest = hashlib.sha256(repr(version).encode())
+        self._digest = hashlib.sha256(repr(weights).encode())
         # The ids of the last page, which is not full.
         self._begun: np.ndarray = np.zeros((0,), np.int32)
 
@@ -33,11 +41,9 @@ class PageKeys:
         return keys
 
 
-def prefix_keys(
-    ids: Sequence[int] | np.ndarray, page_tokens: int, version: int | None
-) -> list[bytes]:
+def prefix_keys(ids: Sequence[int] | np.ndarray, page_tokens: int, weights: Weights) -> list[bytes]:
     """Returns the keys of all full pages of `ids`."""
-    return PageKeys(page_tokens, version).add(ids)
+    return PageKeys(page_tokens, weights).add(ids)
 
 
 class PagePool:

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from ale_jax.config.engine import Sampling
-from ale_jax.engine.pages import prefix_keys
+from ale_jax.engine.pages import Weights, prefix_keys
 from ale_jax.errors import RolloutsFailed
 from ale_jax.records import FREE
 
@@ -112,7 +112,7 @@ class Sampled:
 @dataclasses.dataclass(eq=False)
 class Request:
     """A request for one reply of a conversation. number: counts requests in the order in which the
-    engine was given them."""
+    engine was given them. adapter: the conversation's."""
 
     conversation: int
     new_ids: np.ndarray
@@ -121,8 +121,9 @@ class Request:
     key: np.ndarray
     options: RequestOptions = DEFAULT_OPTIONS
     number: int = 0
+    adapter: int = 0
     future: Future = dataclasses.field(default_factory=Future)
-    _keys: tuple[int | None, list[bytes]] | None = None
+    _keys: tuple[Weights, list[bytes]] | None = None
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -133,11 +134,11 @@ class Request:
         if not self.future.done():
             self.future.set_exception(error)
 
-    def prefix_keys(self, page_tokens: int, version: int | None) -> list[bytes]:
+    def prefix_keys(self, page_tokens: int, weights: Weights) -> list[bytes]:
         """Returns the keys of the full pages to be prefilled. Cached, because a waiting request is
         checked often."""
-        if self._keys is None or self._keys[0] != version:
-            self._keys = version, prefix_keys(self.new_ids[:-1], page_tokens, version)
+        if self._keys is None or self._keys[0] != weights:
+            self._keys = weights, prefix_keys(self.new_ids[:-1], page_tokens, weights)
         return self._keys[1]
 
 
@@ -162,7 +163,7 @@ class InferenceEngine(Protocol):
     @property
     def stats(self) -> EngineCounts: ...
 
-    def open(self) -> int: ...
+    def open(self, adapter: int = 0) -> int: ...
 
     def reply(
         self,

@@ -32,7 +32,7 @@ from ale_jax.config.engine import EngineShape
 from ale_jax.engine.data_shard import Claims, DataShard, Demand, best_shard
 from ale_jax.engine.dispatch import Dispatch, PrefillBatcher
 from ale_jax.engine.page_swaps import PageSwaps
-from ale_jax.engine.pages import PageKeys
+from ale_jax.engine.pages import PageKeys, Weights
 from ale_jax.engine.request import Request
 from ale_jax.engine.sequence import RoutingRecord, SequenceState
 
@@ -97,10 +97,9 @@ class Scheduler:
         """Adds a request, which waits for its turn."""
         if request.conversation not in self._of:
             longest = self._shape.max_sequence_length
-            sequence = SequenceState(
-                request.conversation, longest, self._record, self._is_recurrent
+            self._of[request.conversation] = SequenceState(
+                request.conversation, longest, self._record, self._is_recurrent, request.adapter
             )
-            self._of[request.conversation] = sequence
         bisect.insort(self._waiting, request, key=lambda each: each.rank)
 
     def end(self, conversation: int, error: Exception) -> None:
@@ -138,7 +137,7 @@ class Scheduler:
     def share_pages(self, sequence: SequenceState, version: int) -> None:
         """Offers the full pages that have keys to later conversations with the same beginning,
         provided that one version of the weights has computed all of them."""
-        if sequence.prefix_version != self._key_version(version):
+        if sequence.prefix_weights != self._weights_of(sequence, version):
             sequence.forget_keys()
         self._register_pages(sequence)
 
@@ -241,8 +240,8 @@ class Scheduler:
             # What it has lost may still be there, or there again.
             keys = sequence.prefix_keys[: sequence.length // self._shape.page_tokens]
         elif sequence.request is request or not sequence.pending_ids:  # it is the first prompt
-            version = self._key_version(plan.version)
-            keys = request.prefix_keys(self._shape.page_tokens, version)
+            weights = self._weights_of(sequence, plan.version)
+            keys = request.prefix_keys(self._shape.page_tokens, weights)
         return Demand(sequence, request, pages, [] if sequence.has_slot else keys[:pages])
 
     def _schedule(self, demand: Demand, shard: DataShard, plan: Plan) -> None:
@@ -250,12 +249,10 @@ class Scheduler:
         known, is_new = shard.allocate(demand), sequence.length == 0
         plan.fixed.add(sequence)
         if is_new:
-            sequence.prefix_keys, sequence.prefix_version = (
-                list(demand.keys),
-                self._key_version(plan.version),
-            )
+            weights = self._weights_of(sequence, plan.version)
+            sequence.prefix_keys, sequence.prefix_weights = list(demand.keys), weights
             if self._shape.share_replies and not self._is_recurrent:
-                sequence.page_keys = PageKeys(self._shape.page_tokens, sequence.prefix_version)
+                sequence.page_keys = PageKeys(self._shape.page_tokens, weights)
         if sequence.request is None:
             sequence.begin(demand.request, self._shape.prefill_tokens)
         if is_new and sequence.num_to_prefill:
@@ -304,8 +301,8 @@ class Scheduler:
     def _shard_of(self, sequence: SequenceState) -> DataShard:
         return self._shards[sequence.slot * len(self._shards) // self._shape.max_sequences]
 
-    def _key_version(self, version: int) -> int | None:
-        return None if self._shape.share_across_versions else version
+    def _weights_of(self, sequence: SequenceState, version: int) -> Weights:
+        return Weights(None if self._shape.share_across_versions else version, sequence.adapter)
 
     def _is_ready(self, sequence: SequenceState, in_flight: Dispatch | None) -> bool:
         """Whether the sequence's next token can be decoded, if it has the pages."""

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from ale_jax.engine.page_swaps import SwappedPages
-from ale_jax.engine.pages import PageKeys
+from ale_jax.engine.pages import PageKeys, Weights
 from ale_jax.engine.request import Request, Sampled, TokenConstraint
 
 
@@ -51,6 +51,7 @@ class SequenceState:
     It has a slot, which is a row of the batch, and pages of the same shard, from its first prefill
     until it ends or is preempted. Then others get them, and what its pages held is in `swapped`.
 
+    adapter: the number of the one that it uses among those beside the weights; 0 for none.
     is_recurrent: the policy has states, which hold all tokens that were decoded, and from which
     none can be taken back. So nothing is decoded under a speculative constraint. If a stop checker
     ends a reply within a dispatch, the next request has the whole conversation prefilled.
@@ -62,8 +63,10 @@ class SequenceState:
         max_tokens: int,
         record: RoutingRecord | None = None,
         is_recurrent: bool = False,
+        adapter: int = 0,
     ):
         self.conversation, self._max_tokens, self._record = conversation, max_tokens, record
+        self.adapter = adapter
         self._is_recurrent = is_recurrent
         self._ids: list[int] = []  # that the cache holds; only if the policy is recurrent
         self.slot = 0  # if it has none: the last one that it had
@@ -73,7 +76,7 @@ class SequenceState:
         self.idle_since = 0.0  # seconds of `time.monotonic`; only if it has no request
         # Of the full pages of the first prompt, and of those after it if `page_keys` finds them.
         self.prefix_keys: list[bytes] = []
-        self.prefix_version: int | None = None
+        self.prefix_weights: Weights | None = None
         self.page_keys: PageKeys | None = None
         self._filled = 0  # pages whose keys it has found
         self.request: Request | None = None

@@ -33,7 +33,11 @@ Total = TypeVar("Total")
 
 
 class Weights(NamedTuple):
-    """Of E experts: gate and up [E,D,F], down [E,F,D], and their biases [E,F], [E,F], [E,D]."""
+    """Of E experts: gate and up [E,D,F], down [E,F,D], and their biases [E,F], [E,F], [E,D].
+
+    uses: if there are several adapters, which columns of x A each row of x uses, bool [...,r]; see
+    `compute.used`. No gradient flows then.
+    """
 
     gate: Stack
     up: Stack
@@ -41,9 +45,15 @@ class Weights(NamedTuple):
     gate_bias: jax.Array | None = None
     up_bias: jax.Array | None = None
     down_bias: jax.Array | None = None
+    uses: jax.Array | None = None
 
     def of(self, expert_U: jax.Array) -> Weights:
-        return jax.tree.map(lambda weight: weight[expert_U], self)
+        alone = self._replace(uses=None)
+        return jax.tree.map(lambda weight: weight[expert_U], alone)._replace(uses=self.uses)
+
+    def moved(self, move: Callable[[jax.Array], jax.Array]) -> Weights:
+        """Returns the same for the rows that `move` makes of x."""
+        return self if self.uses is None else self._replace(uses=move(self.uses))
 
 
 class Ranks(NamedTuple):
@@ -88,10 +98,10 @@ def _forward(weights: Weights, x_TD: jax.Array, expert_TK: jax.Array, gate: Gate
     (T, K), rows = expert_TK.shape, _rows(weights, expert_TK)
     block = _first_block(rows)
     compute = functools.partial(_feed_forward, gate=gate)
-    y_ECD, pull = jax.vjp(compute, weights, block.tokens(x_TD, rows))
+    y_ECD, pull = jax.vjp(compute, block.weights(weights, rows), block.tokens(x_TD, rows))
 
     def add_round(y_AD: jax.Array, block: _Block) -> jax.Array:
-        part = weights.of(block.expert_U)
+        part = block.weights(weights.of(block.expert_U), rows)
         return block.put(y_AD, compute(part, block.tokens(x_TD, rows)))
 
     y_AD = _in_rounds(rows, add_round, block.rows_of(y_ECD))
@@ -129,9 +139,10 @@ def weighted_sum(y_TKD: jax.Array, weight_TK: jax.Array) -> jax.Array:
 
 def _feed_forward(weights: Weights, x_UCD: jax.Array, gate: Gate) -> jax.Array:
     """Places that are empty hold something, too, if there are biases. Nobody reads it."""
-    gate_UCF = _with_bias(times(x_UCD, weights.gate), weights.gate_bias)
-    up_UCF = _with_bias(times(x_UCD, weights.up), weights.up_bias)
-    return _with_bias(times(gated(gate_UCF, up_UCF, gate), weights.down), weights.down_bias)
+    uses = weights.uses
+    gate_UCF = _with_bias(times(x_UCD, weights.gate, uses), weights.gate_bias)
+    up_UCF = _with_bias(times(x_UCD, weights.up, uses), weights.up_bias)
+    return _with_bias(times(gated(gate_UCF, up_UCF, gate), weights.down, uses), weights.down_bias)
 
 
 def _with_bias(y_UCF: jax.Array, bias_UF: jax.Array | None) -> jax.Array:
@@ -167,6 +178,9 @@ class _Block(NamedTuple):
     def tokens(self, x_TD: jax.Array, rows: _Rows) -> jax.Array:
         """[U,C,D]; 0 where a place is empty."""
         return x_TD.at[self.row_UC // rows.per_token].get(mode="fill", fill_value=0)
+
+    def weights(self, weights: Weights, rows: _Rows) -> Weights:
+        return weights.moved(lambda uses_Tr: self.tokens(uses_Tr, rows))
 
     def take(self, y_AD: jax.Array) -> jax.Array:
         return y_AD.at[self.row_UC].get(mode="fill", fill_value=0)

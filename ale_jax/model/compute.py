@@ -50,6 +50,9 @@ class Adapted:
 
 
 Map = Weight | Adapted
+# Beside a layer's weights, if there are several adapters: which columns of x A each row uses, bool
+# [B,1,r]; see `served_adapters`.
+USES = "uses_B1r"
 
 
 def weight(layer: Params, name: str, dtype: jnp.dtype) -> jax.Array | Adapted:
@@ -158,15 +161,23 @@ def linear(layer: Params, name: str, x: jax.Array, inputs: int = 1) -> jax.Array
     stored in eight bits, or have an adapter.
     """
     found, rows = weight(layer, name, x.dtype), x.shape[: x.ndim - inputs]
-    y = times(x.reshape(*rows, -1), _as_matrix(found, inputs))
+    y = times(x.reshape(*rows, -1), _as_matrix(found, inputs), layer.get(USES))
     return y.reshape(*rows, *found.shape[inputs:])
 
 
-def times(x: jax.Array, weight: jax.Array | Adapted) -> jax.Array:
-    """x [*E,...,D] times a map [*E,D,F], with its adapter if it has one -> [*E,...,F]."""
+def times(x: jax.Array, weight: jax.Array | Adapted, uses: jax.Array | None = None) -> jax.Array:
+    """x [*E,...,D] times a map [*E,D,F], with its adapter if it has one -> [*E,...,F]. uses: see
+    `used`."""
     if isinstance(weight, Adapted):
-        return product(x, weight.base) + product(product(x, weight.a), weight.b)
+        return product(x, weight.base) + product(used(product(x, weight.a), uses), weight.b)
     return product(x, weight)
+
+
+def used(inner: jax.Array, uses: jax.Array | None) -> jax.Array:
+    """Returns x A [...,r], with zeros in the columns that `uses`, bool [...,r], excludes. None: all
+    are used."""
+    # Not a product with 0, which inf in the columns of another row's adapter would survive.
+    return inner if uses is None else jnp.where(uses, inner, 0)
 
 
 def _as_matrix(weight: jax.Array | Adapted, inputs: int) -> jax.Array | Adapted:

@@ -53,9 +53,10 @@ def gathered(
     The weights are then read once, and no device waits for rounds. The sum is rounded once, after
     its last term, as it is after `exchanged`.
     """
+    gather = functools.partial(jax.lax.all_gather, axis_name=AXIS, tiled=True)
     tokens = x_TD, weight_TK.astype(jnp.float32), expert_TK
-    x_TD, weight_TK, expert_TK = (jax.lax.all_gather(each, AXIS, tiled=True) for each in tokens)
-    share_TD = own_share(weights, x_TD, weight_TK, expert_TK, gate)
+    x_TD, weight_TK, expert_TK = map(gather, tokens)
+    share_TD = own_share(weights.moved(gather), x_TD, weight_TK, expert_TK, gate)
     return jax.lax.psum_scatter(share_TD, AXIS, tiled=True).astype(x_TD.dtype)
 
 
@@ -71,7 +72,8 @@ def exchanged(weights: Weights, x_TD: jax.Array, expert_TK: jax.Array, gate: Gat
 
     def add_round(y_AD: jax.Array, trip: _Trip) -> jax.Array:
         x_YD, expert_Y1 = trip.tokens(x_TD, journey), trip.experts(journey)
-        y_YD = capacity_dispatch(weights, x_YD, expert_Y1, gate)[:, 0]
+        there = weights.moved(lambda uses_Tr: trip.tokens(uses_Tr, journey))
+        y_YD = capacity_dispatch(there, x_YD, expert_Y1, gate)[:, 0]
         return trip.put(y_AD, trip.there(y_YD))
 
     T, K = expert_TK.shape

@@ -22,6 +22,7 @@ from ale_jax.model.memory import Cache, Conversations, Memory, in_decode, in_pre
 from ale_jax.model.params import Params
 from ale_jax.model.policy import logits
 from ale_jax.model.sampler import SlotState, sample
+from ale_jax.model.served_adapters import for_rows
 
 
 @struct.dataclass
@@ -160,6 +161,7 @@ def _prefill(
         start_R, count_R, slot_R = (
             each[now] for each in (prefill.start_QR, prefill.count_QR, prefill.slot_QR)
         )
+        weights = for_rows(weights, slot_R)
         held = Conversations(page_SW[slot_R], start_R, slot_R)
         layers = list(zip(shape.layers, cache, strict=True))
         memory = [in_prefill(kind, each, held, platform) for kind, each in layers]
@@ -216,7 +218,7 @@ def _decode(
 
     def step(carry):
         i, memory, state, output = carry
-        weights, i = in_step(params, i)
+        weights, i = in_step(for_rows(params), i)
         active_S = state.budget_S > 0
         # An idle slot stores nothing: its conversation may continue in the next dispatch.
         memory, hidden_S1D, expert_S1LK = extend(

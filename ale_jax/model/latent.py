@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from ale_jax.config.architecture import Latent, Norm
-from ale_jax.model.compute import Adapted, linear, weight
+from ale_jax.model.compute import USES, Adapted, linear, used, weight
 from ale_jax.model.layers import MASKED, normalise
 from ale_jax.model.params import Params
 from ale_jax.model.rope import rotary
@@ -40,7 +40,7 @@ def absorbed_queries(
     q_BTNH = latent_queries(layer, x_BTD, position_BT, kind)
     plain_BTNH, turned_BTNH = jnp.split(q_BTNH, [kind.nope_width], axis=-1)
     up_ONH, keys = weight(layer, "kv_up_ONH", x_BTD.dtype), slice(kind.nope_width)
-    absorbed_BTNO = _absorbed(plain_BTNH, up_ONH, keys)
+    absorbed_BTNO = _absorbed(plain_BTNH, up_ONH, keys, _uses(layer))
     return jnp.concatenate([absorbed_BTNO, turned_BTNH], axis=-1)
 
 
@@ -68,25 +68,34 @@ def attend_latents(
 def values_of(layer: Params, out_BTNO: jax.Array, kind: Latent) -> jax.Array:
     """Returns the heads' sums of values, [B,T,N,H], of those of `attend_latents`."""
     up_ONH, values = weight(layer, "kv_up_ONH", out_BTNO.dtype), slice(kind.nope_width, None)
-    return _expanded(out_BTNO[..., : kind.kv_rank], up_ONH, values)
+    return _expanded(out_BTNO[..., : kind.kv_rank], up_ONH, values, _uses(layer))
 
 
-def _absorbed(q_BTNH: jax.Array, up_ONH: jax.Array | Adapted, part: slice) -> jax.Array:
+def _uses(layer: Params) -> jax.Array | None:
+    """Which columns of x A the heads of each row use, [B,1,1,r]; see `compute.USES`."""
+    return layer[USES][:, :, None] if USES in layer else None
+
+
+def _absorbed(
+    q_BTNH: jax.Array, up_ONH: jax.Array | Adapted, part: slice, uses: jax.Array | None
+) -> jax.Array:
     """Queries times a part of what each head's map makes of latents, transposed, [B,T,N,O]."""
     if not isinstance(up_ONH, Adapted):
         return jnp.einsum("btnh,onh->btno", q_BTNH, up_ONH[..., part])
-    inner_BTNr = jnp.einsum("btnh,rnh->btnr", q_BTNH, up_ONH.b[..., part])
+    inner_BTNr = used(jnp.einsum("btnh,rnh->btnr", q_BTNH, up_ONH.b[..., part]), uses)
     beside_BTNO = jnp.einsum("btnr,or->btno", inner_BTNr, up_ONH.a)
-    return _absorbed(q_BTNH, up_ONH.base, part) + beside_BTNO
+    return _absorbed(q_BTNH, up_ONH.base, part, uses) + beside_BTNO
 
 
-def _expanded(x_BTNO: jax.Array, up_ONH: jax.Array | Adapted, part: slice) -> jax.Array:
+def _expanded(
+    x_BTNO: jax.Array, up_ONH: jax.Array | Adapted, part: slice, uses: jax.Array | None
+) -> jax.Array:
     """Each head's x times a part of its map, [B,T,N,H]."""
     if not isinstance(up_ONH, Adapted):
         return jnp.einsum("btno,onh->btnh", x_BTNO, up_ONH[..., part])
-    inner_BTNr = jnp.einsum("btno,or->btnr", x_BTNO, up_ONH.a)
+    inner_BTNr = used(jnp.einsum("btno,or->btnr", x_BTNO, up_ONH.a), uses)
     beside_BTNH = jnp.einsum("btnr,rnh->btnh", inner_BTNr, up_ONH.b[..., part])
-    return _expanded(x_BTNO, up_ONH.base, part) + beside_BTNH
+    return _expanded(x_BTNO, up_ONH.base, part, uses) + beside_BTNH
 
 
 def latent_queries(

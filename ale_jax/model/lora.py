@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.model import ALL_LINEAR, LoraShape
-from ale_jax.model.compute import Adapted
+from ale_jax.model.compute import USES, Adapted
 from ale_jax.model.params import Dims, Init, Param, Params, init_table, param_table
 
 RANK = -1  # stands for the adapter's rank among the dims of a map
@@ -139,11 +139,13 @@ def scaled_adapters(params: Params) -> list[Params]:
 
 
 def adapted_layers(params: Params) -> list[Params]:
-    """Returns the weights of each layer, those that have an adapter as `Adapted`."""
+    """Returns the weights of each layer, those that have an adapter as `Adapted`; and beside them
+    USES, if the weights have it."""
     if "adapters" not in params:
         return params["layers"]
+    uses = {USES: params[USES]} if USES in params else {}
     return [
-        layer | {name: Adapted(layer[name], **ab) for name, ab in adapters.items()}
+        layer | {name: Adapted(layer[name], **ab) for name, ab in adapters.items()} | uses
         for layer, adapters in zip(params["layers"], scaled_adapters(params), strict=True)
     ]
 

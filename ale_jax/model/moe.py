@@ -18,7 +18,7 @@ from ale_jax.model.capacity_dispatch import (
     capacity_dispatch,
     weighted_sum,
 )
-from ale_jax.model.compute import Adapted, linear, scaled, weight
+from ale_jax.model.compute import USES, Adapted, linear, scaled, weight
 from ale_jax.model.expert_parallel import AXIS, exchanged, gathered, own_share
 from ale_jax.model.params import Params
 from ale_jax.model.sharding import row_axes, sequence_axis
@@ -95,6 +95,9 @@ def moe(
     gate, up, down = (weight(layer, n, x_BTD.dtype) for n in ("gate_EDF", "up_EDF", "down_EFD"))
     biases = (layer.get(name) for name in ("gate_bias_EF", "up_bias_EF", "down_bias_ED"))
     weights = Weights(gate, up, down, *biases)
+    if USES in layer:
+        size = *x_BTD.shape[:2], layer[USES].shape[-1]
+        weights = weights._replace(uses=jnp.broadcast_to(layer[USES], size))
     router: Params = {name: each for name, each in layer.items() if name.startswith("router")}
     if mesh.empty or mesh.size == 1:
         out_BTD, *stats = _on_one_device(router, weights, x_BTD, replay_BTK, kind)
@@ -115,6 +118,8 @@ def _on_one_device(
     replay_BTK: jax.Array | None,
     kind: Experts,
 ) -> Outcome:
+    weights = weights.moved(_in_one_row)
+
     def compute(x_TD, weight_TK, expert_TK):
         if are_few(*expert_TK.shape, kind.num):
             return all_experts(weights, x_TD, weight_TK, expert_TK, kind.gate)
@@ -135,7 +140,7 @@ def _on_mesh(
     tokens = PartitionSpec(rows, sequence_axis(x_BTD.shape[1], mesh))
 
     def share(router, weights, x_BTD, replay_BTK):
-        weights, gate = _added_once(weights), kind.gate
+        weights, gate = _added_once(weights.moved(_in_one_row)), kind.gate
 
         def compute(x_TD, weight_TK, expert_TK):
             (T, K), held = expert_TK.shape, weights.gate.shape[0]
@@ -153,14 +158,19 @@ def _on_mesh(
     up, down = (AXIS, None, "tensor"), (AXIS, "tensor", None)
     maps = map(_places, weights[:3], (up, up, down))
     inner, outer = PartitionSpec(AXIS, "tensor"), PartitionSpec(AXIS, None)
-    biases: list[Any] = [inner, inner, outer]
+    rest: list[Any] = [inner, inner, outer, tokens]
     # check_vma=False: within loops JAX cannot tell whether a value is the same on several devices.
     return jax.shard_map(
         share,
-        in_specs=(PartitionSpec(), Weights(*maps, *biases), tokens, tokens),
+        in_specs=(PartitionSpec(), Weights(*maps, *rest), tokens, tokens),
         out_specs=(tokens, tokens, tokens),
         check_vma=False,
     )(router, weights, x_BTD, replay_BTK)
+
+
+def _in_one_row(uses_BTr: jax.Array) -> jax.Array:
+    """The same for the tokens of all rows, as `_routed` gives them to experts."""
+    return uses_BTr.reshape(-1, uses_BTr.shape[-1])
 
 
 def _places(weight: jax.Array | Adapted, axes: tuple[str | None, ...]) -> Any:

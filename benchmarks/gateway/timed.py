@@ -39,7 +39,7 @@ class TimedEngine:
         self._ended: set[int] = set()
         self.written: dict[int, np.ndarray] = {}
 
-    def open(self) -> int:
+    def open(self, adapter: int = 0) -> int:
         return next(self._conversations)
 
     def end(self, conversation: int) -> None:

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from ale_jax.engine.pages import PagePool, prefix_keys
+from ale_jax.engine.pages import PagePool, Weights, prefix_keys
 
 PAGES, PAGE_TOKENS, EACH = 10, 2, 4
 PROMPTS = st.lists(st.integers(0, 1), max_size=PAGE_TOKENS * EACH)
@@ -108,10 +108,11 @@ def test_the_end_of_a_prompt_is_forgotten_before_its_beginning():
     assert pool.num_cached(prefix_keys(prompt, PAGE_TOKENS, 0)) == 2
 
 
-def test_a_page_is_known_by_all_that_comes_before_it_and_by_the_version():
+def test_a_page_is_known_by_all_that_comes_before_it_and_by_the_weights():
     ab, cb = (prefix_keys([*head, 5, 6], 2, 0) for head in ((1, 2), (3, 4)))
     assert ab[1] != cb[1]
-    assert prefix_keys([1, 2], 2, 0) != prefix_keys([1, 2], 2, 1)
+    weights = Weights(0), Weights(1), Weights(0, adapter=1)
+    assert len({prefix_keys([1, 2], 2, each)[0] for each in weights}) == 3
     assert len(prefix_keys([1, 2, 3], 2, 0)) == 1
 
 

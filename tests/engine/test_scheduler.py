@@ -99,7 +99,7 @@ class Played:
         page = page + sent.page_SW[sequence.slot][position // self.shape.page_tokens]
         offset, held = position % self.shape.page_tokens, self.held[sequence.conversation]
         if len(held) < start:  # its first pages were cached
-            held += self._names(sequence, sequence.prefix_version, len(held), start)
+            held += self._names(sequence, sequence.prefix_weights.version, len(held), start)
         found = self.cache[0].k_GPbH[0, page[:start], offset[:start], 0]
         np.testing.assert_array_equal(found, held[:start])
         held[start:] = self._names(sequence, sent.version, start, start + count)
@@ -108,10 +108,11 @@ class Played:
 
     def _names(self, sequence, version, start, end):
         """Tokens of a group's common prompt have the same names, others are named by their owner,
-        and all by the weights' version."""
+        and all by the weights' version and the adapter."""
         shared, position = self.shared[sequence.conversation], np.arange(start, end)
         own = 1000 * (sequence.conversation + 1) + position
-        return (np.where(position < shared, position, own) + version / 100).tolist()
+        weights = version / 100 + sequence.adapter / 10
+        return (np.where(position < shared, position, own) + weights).tolist()
 
     def _prefill(self, sent):
         sequences = {sequence.slot: sequence for sequence in self.scheduler.running}
@@ -216,7 +217,8 @@ class Talk:
             ids[: played.shared[self.name]] = 5
         options, key = RequestOptions(priority=self.priority), np.zeros(2, np.uint32)
         turn = self.turns[0]
-        request = Request(self.name, ids, turn.max_tokens, Sampling(), key, options, number)
+        told = turn.max_tokens, Sampling(), key, options, number
+        request = Request(self.name, ids, *told, adapter=self.name % 2)
         played.scheduler.add(request)
         return request
 
@@ -230,7 +232,8 @@ def test_everybody_is_served_and_finds_what_it_has_cached(
     ahead, shards, replies, talks, rows, spare, every
 ):
     """With as few as the pages of one conversation of full length, in one row, on each shard; and
-    with other weights, or the first ones again, after `every` dispatches."""
+    with other weights, or the first ones again, after `every` dispatches. Half of them use an
+    adapter."""
     sizes = {"max_sequences": rows * shards, "pages": (10 + spare) * shards}
     shape = engine_shape(**SIZES, **sizes, dispatch_ahead=ahead, share_replies=replies)
     played, numbers = Played(shape, shards, ahead), itertools.count()

@@ -50,7 +50,7 @@ class ScriptedEngine:
         self._tokenizer, self._numbers = tokenizer, itertools.count()
         self.says, self.written = iter(()), []
 
-    def open(self):
+    def open(self, adapter):
         return next(self._numbers)
 
     def end(self, conversation):

@@ -34,10 +34,12 @@ class EnginePolicy:
         max_tokens: int,
         masks: MaskTable | None = None,
         context: int | None = None,
+        adapter: int = 0,
     ):
         """sampling, max_tokens: of a reply, where a request does not say. masks: of the episode, if
-        it is trained on. context: tokens of a conversation; None for what the engine allows."""
-        self._engine, self._tokenizer = engine, tokenizer
+        it is trained on. context: tokens of a conversation; None for what the engine allows.
+        adapter: that all conversations use, of several; 0 for none."""
+        self._engine, self._tokenizer, self._adapter = engine, tokenizer, adapter
         # What cuts leave is a part of what a grammar allows, and takes its place.
         is_cut = masks is not None and masks.is_of_cuts
         self._left = masks if is_cut else None
@@ -45,7 +47,7 @@ class EnginePolicy:
         self._sampling, self._max_tokens, self._context = sampling, max_tokens, context
 
     def open(self) -> int:
-        return self._engine.open()
+        return self._engine.open(self._adapter)
 
     def reply(
         self,
