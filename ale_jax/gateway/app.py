@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -36,8 +37,9 @@ from ale_jax.gateway.metrics import (
     Measure,
     load_page,
 )
+from ale_jax.gateway.models import Models
 from ale_jax.gateway.requests import ApiError, ChatRequest, ChatResult, ContextFull
-from ale_jax.gateway.streaming import EVENT_STREAM, streamed
+from ale_jax.gateway.streaming import EVENT_STREAM, StreamEvents, streamed
 
 MESSAGES = "/v1/messages"  # below it, errors have Anthropic's shape
 RESPONSES = "/v1/responses"
@@ -48,20 +50,31 @@ def make_app(
     model: str,
     engine_counts: Callable[[], Mapping[str, float]] = dict,
     check: Callable[[], None] = lambda: None,
+    others: Mapping[str, GatewayEpisode] = MappingProxyType({}),
 ) -> FastAPI:
     """Makes the application. model: the name under which the policy is listed. engine_counts: what
     the engine has done since its start, for the metrics. check: raises RolloutsFailed if it will
-    not answer any more."""
+    not answer any more. others: further policies by their names, for the clients of any episode."""
     app = FastAPI(title="ALE-JAX gateway", docs_url=None, redoc_url=None)
     histories, metrics = Histories(), GatewayMetrics(engine_counts)
-    retries = Retries(metrics.count)
+    retries, models = Retries(metrics.count), Models(model, others)
 
-    async def answered(episode: GatewayEpisode, asked: ChatRequest, request: Request) -> ChatResult:
+    async def answered(asked: ChatRequest, request: Request) -> ChatResult:
+        episode, name = models.chosen(asked.model, request)
         if key := request.headers.get(HEADER):
-            return await retries.answer(key, episode, asked, request, model)
-        result = await answer(episode, asked, model, request.is_disconnected)
+            return await retries.answer(key, episode, asked, request, name)
+        result = await answer(episode, asked, name, request.is_disconnected)
         metrics.count(result)
         return result
+
+    async def answered_in_parts(
+        asked: ChatRequest,
+        request: Request,
+        events: StreamEvents,
+        on_result: Callable[[ChatResult], None] = metrics.count,
+    ) -> Response:
+        episode, name = models.chosen(asked.model, request)
+        return await streamed(episode, asked, name, events, on_result)
 
     @app.get(HEALTH)
     async def say_that_it_answers() -> dict[str, str]:
@@ -84,20 +97,18 @@ def make_app(
 
     @app.get("/v1/models")
     async def list_models() -> dict[str, Any]:
-        """The policy, whatever its clients call it."""
-        listed = {"id": model, "object": "model", "created": 0, "owned_by": "ale-jax"}
-        return {"object": "list", "data": [listed]}
+        """The policies that clients may choose."""
+        return {"object": "list", "data": models.listed()}
 
     @app.post("/v1/chat/completions")
     async def complete_chat(body: openai_chat.ChatBody, request: Request) -> Response:
         """OpenAI's chat completions."""
         asked = as_sent(openai_chat.chat_request(body), request)
         custom = openai_chat.custom_names(body)
-        episode = episode_of(request)
         if asked.stream:
             events = openai_chat.ChatEvents(asked.with_usage, custom)
-            return await streamed(episode, asked, model, events, metrics.count)
-        result = await answered(episode, asked, request)
+            return await answered_in_parts(asked, request, events)
+        result = await answered(asked, request)
         return JSONResponse(openai_chat.completion(result, custom))
 
     @app.post("/v1/completions")
@@ -105,16 +116,15 @@ def make_app(
         """OpenAI's text completions."""
         asked = as_sent(openai_completions.completion_request(body), request)
         echoed = openai_completions.echoes(body)
-        episode = episode_of(request)
         if asked.stream:
             events = openai_completions.CompletionsEvents(body, echoed)
-            return await streamed(episode, asked, model, events, metrics.count)
-        result = await answered(episode, asked, request)
+            return await answered_in_parts(asked, request, events)
+        result = await answered(asked, request)
         return JSONResponse(openai_completions.completion(result, echoed))
 
     @app.post(RESPONSES)
     async def create_response(body: openai_responses.ResponsesBody, request: Request) -> Response:
-        """OpenAI's responses."""
+        """OpenAI's responses. A client may go on with another model than it began with."""
         episode = episode_of(request)
         previous = body.previous_response_id
         translated = openai_responses.chat_request(
@@ -136,10 +146,10 @@ def make_app(
         if asked.stream:
             events = responses_events.ResponsesEvents(body)
             try:
-                return await streamed(episode, asked, model, events, count_and_keep)
+                return await answered_in_parts(asked, request, events, count_and_keep)
             except ContextFull as error:  # Codex looks for it in a stream only
                 return Response(events.failed(error), media_type=EVENT_STREAM)
-        result = await answered(episode, asked, request)
+        result = await answered(asked, request)
         keep(result)
         items = list(openai_responses.output_items(result, responses_tools.origins(body.tools)))
         return JSONResponse(openai_responses.response(result, body, items))
@@ -148,11 +158,10 @@ def make_app(
     async def create_message(body: anthropic_messages.MessagesBody, request: Request) -> Response:
         """Anthropic's messages."""
         asked = as_sent(anthropic_messages.chat_request(body), request)
-        episode = episode_of(request)
         if asked.stream:
             events = anthropic_messages.MessagesEvents()
-            return await streamed(episode, asked, model, events, metrics.count)
-        result = await answered(episode, asked, request)
+            return await answered_in_parts(asked, request, events)
+        result = await answered(asked, request)
         return JSONResponse(anthropic_messages.message(result))
 
     @app.post(f"{MESSAGES}/count_tokens")
@@ -160,7 +169,8 @@ def make_app(
         """The tokens that the messages would be read as."""
         asked = anthropic_messages.chat_request(body)
         # In a thread, as a long prompt takes seconds, in which no other call would be answered.
-        counted = await asyncio.to_thread(episode_of(request).count_tokens, asked)
+        episode, _ = models.chosen(asked.model, request)
+        counted = await asyncio.to_thread(episode.count_tokens, asked)
         return {"input_tokens": counted}
 
     app.add_middleware(Guard, episodes=episodes, refuse=_show_error)
