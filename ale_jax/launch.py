@@ -252,6 +252,9 @@ def _serve(resolve: Resolve, options: flags.FlagValues) -> int:
     address, say = (options.host, options.port), functools.partial(print, file=sys.stderr)
     with contextlib.suppress(KeyboardInterrupt), serving(config, path, *address, say=say) as at:
         print(f"{at.policy} answers at {at.url} to clients with the key {at.key}")
+        if at.adapters:
+            models = ", ".join((config.name, *at.adapters))
+            print(f"clients choose one of these as their model: {models}")
         print(f"replies are sampled with {at.sampled}, unless a request says otherwise", flush=True)
         at.wait()
     return 0

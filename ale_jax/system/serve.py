@@ -15,7 +15,7 @@ import numpy as np
 
 from ale_jax.config.engine import PLAIN
 from ale_jax.config.run import RunConfig
-from ale_jax.config.serve import AUTO
+from ale_jax.config.serve import AUTO, ServeConfig
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.engines import Engines
 from ale_jax.gateway.app import make_app
@@ -26,12 +26,14 @@ from ale_jax.gateway.episodes import Episodes
 from ale_jax.gateway.server import served
 from ale_jax.model.params import Params
 from ale_jax.model.replicas import SamplingCopy, engine_meshes
+from ale_jax.model.served_adapters import OF_COLUMN, of_column, placed
 from ale_jax.model.sharding import make_mesh, num_data_shards
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.authors_sampling import Defaults, serving_defaults
 from ale_jax.system.collector import spared_by_collector
 from ale_jax.system.compilation import keep_compiled
+from ale_jax.system.served_adapters import check_served, read_served
 from ale_jax.system.sources import check_weights, given_tokenizer
 from ale_jax.system.states import first_weights, newest_state
 from ale_jax.system.workdir import Workdir
@@ -46,13 +48,14 @@ LOOK_S = 1.0  # between two looks at the engines
 class Serving:
     """A policy that is being served. url: of the API. key: that clients have to send. policy: which
     one answers. sampled: how its replies are sampled, unless a request says otherwise. check:
-    raises RolloutsFailed if it will not answer any more."""
+    raises RolloutsFailed if it will not answer any more. adapters: the names of those beside it."""
 
     url: str
     key: str
     policy: str
     sampled: Defaults
     check: Callable[[], None]
+    adapters: tuple[str, ...] = ()
 
     def wait(self) -> NoReturn:
         """As long as clients are answered. RolloutsFailed once they will not be any more."""
@@ -77,42 +80,54 @@ def serving(
     say: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Serving]:
     """Serves the newest policy of the run in `path`, or, if that is None, the weights that the
-    config names, with the adapters of `lora.start` if it names some, within the block. port: 0 for
-    a free one. At its end, calls in progress may finish for `serve.finish_seconds`; then they are
-    answered with 503.
+    config names, with the adapters of `lora.start` if it names some, within the block. Beside it,
+    the adapters of `serve.adapters` are served by their names. port: 0 for a free one. At its end,
+    calls in progress may finish for `serve.finish_seconds`; then they are answered with 503.
 
-    as_in_run: with the sizes and the type of the run's engine, for as many episodes.
+    as_in_run: with the sizes and the type of the run's engine, for as many episodes, and without
+    `serve.adapters`.
     say: is told what is compiled, before and after.
 
-    ValueError if there is none, or another process uses the folder.
+    ValueError if there is none, another process uses the folder, or adapters do not fit.
     """
+    if as_in_run:
+        config = dataclasses.replace(config, serve=ServeConfig())
+    check_served(config)
     keep_compiled(config.compilation_cache)
     found = _given(config) if path is None else _newest(config, path)
     told = Defaults(config.eval_sampling, "config.eval_sampling")
     sampled = serving_defaults(config) if path is None else told
     if not as_in_run:
         config = _sized(config)
-    each, tokenizer, name = _open_engines(config, found), found.tokenizer, found.name
+    tokenizer, name = found.tokenizer, found.name
+    adapters = read_served(config, policy_shape(config, tokenizer.vocab_size), say)
+    each = _open_engines(config, found, list(adapters.values()))
     del found  # if the engines have copies, its weights take memory
     with contextlib.closing(Engines(each)) as engines:
         _compile(each, config, say)
-        tree = TokenTree(ChatRender(tokenizer), REMEMBERED)
-        policy = EnginePolicy(engines, tokenizer, sampled.sampling, config.rollout.max_reply_tokens)
         # Clients come and go, so that a conversation may never go on: half of the places are for
         # those that do.
-        kept = max(config.engine.max_sequences // 2, 1)
+        kept = max(config.engine.max_sequences // 2 // (1 + len(adapters)), 1)
         keys, language = partial(_key, config.seed), language_of(tokenizer)
-        most = engines.max_sequence_length
+        most, replies = engines.max_sequence_length, config.rollout.max_reply_tokens
         options = EpisodeOptions(kept, max_tokens=most, max_chars=most * tokenizer.longest_token)
+
+        def episode(adapter: int) -> GatewayEpisode:
+            tree = TokenTree(ChatRender(tokenizer), REMEMBERED)
+            of_policy = tokenizer, sampled.sampling, replies
+            policy = EnginePolicy(engines, *of_policy, adapter=adapter)
+            return GatewayEpisode(tree, policy, language, keys, options)
+
         episodes = Episodes(CALLS_PER_PLACE * config.engine.max_sequences)
-        key = episodes.open(GatewayEpisode(tree, policy, language, keys, options))
-        app = make_app(episodes, config.name, engines.counts, engines.check)
+        key = episodes.open(episode(0))
+        others = {name: episode(number) for number, name in enumerate(adapters, start=1)}
+        app = make_app(episodes, config.name, engines.counts, engines.check, others)
         finish = config.serve.finish_seconds
         late = threading.Timer(finish, engines.close)
         try:
             with served(app, host, port, finish + ANSWER_S) as url, spared_by_collector():
                 try:
-                    yield Serving(url, key, name, sampled, engines.check)
+                    yield Serving(url, key, name, sampled, engines.check, tuple(adapters))
                 finally:
                     late.start()
         finally:
@@ -150,11 +165,18 @@ def _given(config: RunConfig) -> _Policy:
     return _Policy(f"{config.weights} with {start}" if start else config.weights, params, tokenizer)
 
 
-def _open_engines(config: RunConfig, found: _Policy) -> list[Engine]:
+def _open_engines(
+    config: RunConfig, found: _Policy, adapters: Sequence[list[Params]]
+) -> list[Engine]:
     policy, mesh = policy_shape(config, found.tokenizer.vocab_size), make_mesh(config.mesh)
     stored_as, devices = config.engine.weights, config.rollout.devices_per_engine
     copy = SamplingCopy(policy, config.learn, mesh, stored_as, devices)
-    stops, weights = found.tokenizer.stop_ids, copy(found.params)
+    stops, params = found.tokenizer.stop_ids, found.params
+    if adapters:
+        params = params | {"adapters": placed(adapters, policy, mesh)}
+    weights = copy(params)
+    if adapters:
+        weights = [each | {OF_COLUMN: of_column(adapters)} for each in weights]
     meshes = engine_meshes(mesh, devices)
     # Clients send whole histories, which may have lost their place, and go on in several ways.
     shape = dataclasses.replace(config.engine, share_replies=True)

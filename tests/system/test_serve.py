@@ -31,6 +31,7 @@ from ale_jax.model.weights.peft import save_peft
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.checks import checked_config
 from ale_jax.system.serve import serving
+from ale_jax.system.served_adapters import read_served
 from ale_jax.system.workdir import Workdir
 from tests.quick_compile import QUICK_COMPILE
 
@@ -135,6 +136,20 @@ def test_weights_of_others_answer_as_a_run_with_the_same_weights(
         _, client = serve(*options, called=called)
         said.append(client.chat.completions.create(**asked).choices[0].message.content)
     assert said[0] == said[1] != said[2]
+    names = f"--config.serve.adapters={('mine=' + lora.start, 'same=' + lora.start)}"
+    _, client = serve(*flags, names, called=str(folder))
+    assert [each.id for each in client.models.list().data] == [config.name, "mine", "same"]
+    with ThreadPoolExecutor() as pool:  # in one batch
+        calls = [
+            pool.submit(client.chat.completions.create, **asked | {"model": name})
+            for name in (config.name, "mine", "same")
+        ]
+    replies = [call.result() for call in calls]
+    assert [each.choices[0].message.content for each in replies] == [said[0], said[2], said[2]]
+    assert [each.model for each in replies] == [config.name, "mine", "same"]
+    with pytest.raises(openai.NotFoundError, match="there is no model 'any'") as refused:
+        client.chat.completions.create(**asked)
+    assert refused.value.code == "model_not_found"
 
 
 def test_a_server_whose_engine_has_failed_is_not_healthy_and_ends(config, workdir, monkeypatch):
@@ -197,3 +212,41 @@ def test_a_server_has_places_and_pages_of_its_own(config):
     assert sizes.max_sequence_length == config.engine.max_sequence_length
     with pytest.raises(ValueError, match="prefill_tokens"):
         ServeConfig(prefill_tokens=())
+
+
+@pytest.mark.parametrize(
+    ("entries", "answer"),
+    [
+        (("sql",), "adapters 'sql' must be NAME=FOLDER"),
+        (("=folder",), "adapters '=folder' must be NAME=FOLDER"),
+        (("a b=folder",), "must be NAME=FOLDER, the name of up to 64"),
+        (("a=one", "a=two"), "adapters 'a' is there twice"),
+    ],
+)
+def test_adapters_have_names_and_folders(entries, answer):
+    with pytest.raises(ValueError, match=answer):
+        ServeConfig(adapters=entries)
+
+
+def test_adapters_that_cannot_be_served_are_refused_by_name(config, tmp_path):
+    def beside(entry, **changes):
+        serve = ServeConfig(adapters=(entry,))
+        return dataclasses.replace(config, serve=serve, **changes)
+
+    lora = LoraShape(rank=2, alpha=4.0, targets=("q",))
+    for wrong, answer in (
+        (beside("a=folder", lora=lora), r"\(lora.rank 2\): export those with --adapter"),
+        (beside(f"{config.name}=folder"), "is the policy's own name: choose another"),
+    ):
+        with pytest.raises(ValueError, match=answer), serving(wrong, None, "127.0.0.1", 0):
+            pass
+    policy, said = policy_shape(config, 300), []
+    with pytest.raises(ValueError, match=r"serve.adapters a: there is no .*adapter_config"):
+        read_served(beside(f"a={tmp_path}"), policy, said.append)
+    weights = new_adapters(jax.random.key(5), policy, lora)
+    save_peft(tmp_path / "adapter", weights, policy, lora, "org/base@v2")
+    named = beside(f"a={tmp_path / 'adapter'}")
+    assert list(read_served(named, policy, said.append)) == ["a"]
+    assert said == ["adapter a says that it is of org/base, and is served beside random weights"]
+    read_served(dataclasses.replace(named, weights="org/base@v3"), policy, said.append)
+    assert len(said) == 1
