@@ -208,7 +208,6 @@ class Experts:
     width: int
     score: Literal["softmax", "sigmoid"] = "softmax"
     renormalise: bool = True
-    eps: float = 0.0
     scale: float = 1.0
     choice_bias: bool = False
     groups: int = 1
@@ -221,6 +220,7 @@ class Experts:
     shared_gate: bool = False
 
 
+    eps: float = 0.0
 Recurrent = GatedDelta | ShortConv  # what has a state for each conversation
 Mixer = Attention | Latent | Recurrent
 FeedForward = Dense | Experts
