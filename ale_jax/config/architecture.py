@@ -167,7 +167,7 @@ class ShortConv:
     bias: bool = False
 
 
-Activation = Literal["silu", "gelu", "gelu_tanh"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu2"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,11 +184,13 @@ Gate = Activation | ClampedSwiglu
 
 @dataclasses.dataclass(frozen=True)
 class Dense:
-    """A gated feed-forward: down(activation(gate(x)) * up(x))."""
+    """A feed-forward: down(activation(gate(x)) * up(x)), or, if it is not gated,
+    down(activation(up(x)))."""
 
     width: int
     activation: Activation = "silu"
     bias: bool = False
+    gated: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,9 +220,9 @@ class Experts:
     router_bias: bool = False
     shared: int = 0
     shared_gate: bool = False
-
-
     eps: float = 0.0
+
+
 Recurrent = GatedDelta | ShortConv  # what has a state for each conversation
 Mixer = Attention | Latent | Recurrent
 FeedForward = Dense | Experts
@@ -230,12 +232,13 @@ FeedForward = Dense | Experts
 class Norm:
     """RMS norms. plus_one: x is scaled by 1 + weight. place: before a block, after it (what it
     adds to the residual stream), or both. centred: the mean is subtracted first, which makes them
-    layer norms."""
+    layer norms. bias: of those of blocks and the final one; queries and keys have none."""
 
     eps: float
     plus_one: bool = False
     place: Literal["before", "after", "both"] = "before"
     centred: bool = False
+    bias: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -69,7 +69,7 @@ def forward_flops(shape: PolicyShape, keys: float) -> dict[str, float]:
         total["projections"] += projections
         total["attention"] += attention
         if isinstance(feed, Dense):
-            total["dense"] += 2.0 * 3 * D * feed.width
+            total["dense"] += 2.0 * (3 if feed.gated else 2) * D * feed.width
         else:
             widths = feed.per_token * feed.width + feed.shared
             total["experts"] += 2.0 * (3 * D * widths + D * feed.num)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from ale_jax.config.architecture import Attention, Dense, Latent, Layer, Norm, PolicyShape
 from ale_jax.model.blockwise_attention import by_query, scores
 from ale_jax.model.compute import linear, scaled
-from ale_jax.model.gates import gated
+from ale_jax.model.gates import activated, gated
 from ale_jax.model.moe import RouterStats, moe
 from ale_jax.model.params import Params
 from ale_jax.model.rope import grown, rotary
@@ -30,16 +30,26 @@ SCANNED = 8
 PERIOD = 8  # layers of a pattern, at most; Gemma 3 has five with a window, then one without
 
 
-def normalise(x: jax.Array, weight: jax.Array, norm: Norm, axes: int = 1) -> jax.Array:
-    """Returns x / rms(x) * weight, of centred norms without its mean, over as many of the last
-    axes; in float32. weight: of these, or of more of the last ones."""
+def normalise(
+    x: jax.Array,
+    weight: jax.Array,
+    norm: Norm,
+    axes: int = 1,
+    bias: jax.Array | None = None,
+) -> jax.Array:
+    """Returns x / rms(x) * weight + bias, of centred norms without its mean, over as many of the
+    last axes; in float32. weight, bias: of these, or of more of the last ones."""
     over = tuple(range(x.ndim - axes, x.ndim))
     x32 = x.astype(jnp.float32)
     if norm.centred:
         x32 = x32 - jnp.mean(x32, axis=over, keepdims=True)
     inverse = jax.lax.rsqrt(jnp.mean(x32 * x32, axis=over, keepdims=True) + norm.eps)
     scale = 1.0 + weight.astype(jnp.float32) if norm.plus_one else weight
-    return (x32 * inverse * jnp.expand_dims(scale, range(x.ndim - weight.ndim))).astype(x.dtype)
+    outer = range(x.ndim - weight.ndim)
+    x32 = x32 * inverse * jnp.expand_dims(scale, outer)
+    if bias is not None:
+        x32 = x32 + jnp.expand_dims(bias, outer)
+    return x32.astype(x.dtype)
 
 
 def project_qkv(
@@ -128,7 +138,7 @@ def _output_gate(layer: Params, x_BTD: jax.Array, kind: Attention) -> jax.Array:
 def feed_forward(
     layer: Params, x_BTD: jax.Array, kind: Layer, replay_BTK: jax.Array | None = None
 ) -> tuple[jax.Array, RouterStats | None]:
-    """Computes the gated feed-forward of a block's input, dense or as a mixture of experts. Also
+    """Computes the feed-forward of a block's input, dense or as a mixture of experts. Also
     returns the router's statistics for the balancing loss. replay_BTK: see `moe.route`."""
     if isinstance(kind.feed_forward, Dense):
         return _dense(layer, x_BTD, kind.feed_forward), None
@@ -136,18 +146,29 @@ def feed_forward(
 
 
 def _dense(layer: Params, x_BTD: jax.Array, kind: Dense) -> jax.Array:
-    gate_BTF, up_BTF = linear(layer, "gate_DF", x_BTD), linear(layer, "up_DF", x_BTD)
-    if kind.bias:
-        gate_BTF = gate_BTF + layer["gate_bias_F"][None, None]
-        up_BTF = up_BTF + layer["up_bias_F"][None, None]
-    out_BTD = linear(layer, "down_FD", gated(gate_BTF, up_BTF, kind.activation))
-    return out_BTD + layer["down_bias_D"][None, None] if kind.bias else out_BTD
+    def product(x_BT: jax.Array, name: str, out: str) -> jax.Array:
+        y_BT = linear(layer, f"{name}_{out}", x_BT)
+        return y_BT + layer[f"{name}_bias_{out[-1]}"][None, None] if kind.bias else y_BT
+
+    up_BTF = product(x_BTD, "up", "DF")
+    if kind.gated:
+        inner_BTF = gated(product(x_BTD, "gate", "DF"), up_BTF, kind.activation)
+    else:
+        inner_BTF = activated(up_BTF, kind.activation)
+    return product(inner_BTF, "down", "FD")
 
 
 def block_input(layer: Params, x_BTD: jax.Array, kind: Layer, block: str) -> jax.Array:
     """Returns what a block of a layer is given of the residual stream. block: "attn" or "ffn"."""
-    norm = kind.norm
-    return x_BTD if norm.place == "after" else normalise(x_BTD, layer[f"{block}_norm_D"], norm)
+    if kind.norm.place == "after":
+        return x_BTD
+    return _normed(layer, f"{block}_norm", x_BTD, kind.norm)
+
+
+def _normed(params: Params, name: str, x_BTD: jax.Array, norm: Norm) -> jax.Array:
+    """x as the norm of this name makes it."""
+    bias_D = params[f"{name}_bias_D"] if norm.bias else None
+    return normalise(x_BTD, params[f"{name}_D"], norm, bias=bias_D)
 
 
 Block = Callable[[jax.Array], tuple[jax.Array, Any]]
@@ -165,7 +186,7 @@ def residual_blocks(
     def added(h_BTD: jax.Array, block: Block, name: str) -> tuple[jax.Array, Any]:
         y_BTD, beside = block(h_BTD)
         if kind.norm.place != "before":
-            y_BTD = normalise(y_BTD, layer[f"{name}_after_norm_D"], kind.norm)
+            y_BTD = _normed(layer, f"{name}_after_norm", y_BTD, kind.norm)
         return scaled(y_BTD, kind.residual), beside
 
     h_BTD = block_input(layer, x_BTD, kind, "attn")
@@ -179,7 +200,7 @@ def residual_blocks(
 
 def final_hidden(params: Params, x_BTD: jax.Array, shape: PolicyShape) -> jax.Array:
     """Returns what the head is applied to, [B,T,D], of the residual stream after all layers."""
-    return scaled(normalise(x_BTD, params["final_norm_D"], shape.norm), shape.hidden_scale)
+    return scaled(_normed(params, "final_norm", x_BTD, shape.norm), shape.hidden_scale)
 
 
 def apply_in_turn(

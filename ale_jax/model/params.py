@@ -72,7 +72,7 @@ def param_table(shape: PolicyShape) -> Params:
     table: Params = {
         "embed_VD": Param((V, D), ("vocab", "embed"), _normal(D)),
         "layers": [_layer_table(D, kind) for kind in shape.layers],
-        "final_norm_D": _norm(shape.norm, (D,)),
+        **_block_norm("final_norm", D, shape.norm),
     }
     if not shape.tie_embeddings:
         table["head_DV"] = Param((D, V), ("embed", "vocab"), _normal(D))
@@ -91,12 +91,17 @@ def _layer_table(D: int, kind: Layer) -> Params:
 
 
 def _block_norms(block: str, D: int, norm: Norm) -> Params:
-    table = {}
+    table: Params = {}
     if norm.place != "after":
-        table[f"{block}_norm_D"] = _norm(norm, (D,))
+        table |= _block_norm(f"{block}_norm", D, norm)
     if norm.place != "before":
-        table[f"{block}_after_norm_D"] = _norm(norm, (D,))
+        table |= _block_norm(f"{block}_after_norm", D, norm)
     return table
+
+
+def _block_norm(name: str, D: int, norm: Norm) -> Params:
+    bias = {f"{name}_bias_D": Param((D,), ("norm",), _ZEROS)} if norm.bias else {}
+    return {f"{name}_D": _norm(norm, (D,))} | bias
 
 
 def _norm(norm: Norm, size: Dims) -> Param:
@@ -235,7 +240,7 @@ def _feed_forward_table(D: int, kind: FeedForward) -> Params:
             inner = Param((kind.width,), ("ffw",), _ZEROS)
             outer = Param((D,), ("embed",), _ZEROS)
             table |= {"gate_bias_F": inner, "up_bias_F": inner, "down_bias_D": outer}
-        return table
+        return {n: each for n, each in table.items() if kind.gated or not n.startswith("gate")}
     E, F = kind.num, kind.width
     table = {
         "router_DE": Param((D, E), ("embed", None), _normal(D)),

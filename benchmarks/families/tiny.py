@@ -81,6 +81,10 @@ OF_FAMILY = {
     | {"num_experts": 8, "num_experts_per_tok": 2, "routed_scaling_factor": 1.5},
     "cohere": {"use_qk_norm": True, "attention_bias": True, "logit_scale": 0.5},
     "cohere2": BOTH | {"attention_bias": True},
+    "arcee": WIDE | {"attention_bias": True, "mlp_bias": True},
+    "nemotron": WIDE | {"attention_bias": True, "mlp_bias": True},
+    "starcoder2": {"sliding_window": 8},
+    "stablelm": {"use_qkv_bias": True, "use_parallel_residual": True, "partial_rotary_factor": 0.5},
     "mistral": WIDE | {"sliding_window": 8},
     "ministral": WIDE | BOTH,
     "mixtral": WIDE | {"num_local_experts": 8},
@@ -148,6 +152,7 @@ OF_FAMILY = {
 # Of the norms of these, the weight is what is added to 1.
 ADDED_TO_ONE = (
     *("gemma", "gemma2", "vaultgemma", "gemma3_text"),
+    "nemotron",
     *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"),
 )
 

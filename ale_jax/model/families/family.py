@@ -47,8 +47,10 @@ VECTOR, MATRIX, HEADS_OUT = ((0,),), ((1,), (0,)), ((1, 2), (0,))
 COMMON: Tensors = {
     "embed_VD": Storage("model.embed_tokens.weight", ((0,), (1,))),
     "final_norm_D": Storage("model.norm.weight", VECTOR),
+    "final_norm_bias_D": Storage("model.norm.bias", VECTOR),
     "head_DV": Storage("lm_head.weight", MATRIX),
     "attn_norm_D": Storage(LAYER + "input_layernorm.weight", VECTOR),
+    "attn_norm_bias_D": Storage(LAYER + "input_layernorm.bias", VECTOR),
     "q_DNH": Storage(LAYER + "self_attn.q_proj.weight", HEADS_OUT),
     "k_DGH": Storage(LAYER + "self_attn.k_proj.weight", HEADS_OUT),
     "v_DGH": Storage(LAYER + "self_attn.v_proj.weight", HEADS_OUT),
@@ -62,6 +64,7 @@ COMMON: Tensors = {
     "o_NHD": Storage(LAYER + "self_attn.o_proj.weight", ((2,), (0, 1))),
     "o_bias_D": Storage(LAYER + "self_attn.o_proj.bias", VECTOR),
     "ffn_norm_D": Storage(LAYER + "post_attention_layernorm.weight", VECTOR),
+    "ffn_norm_bias_D": Storage(LAYER + "post_attention_layernorm.bias", VECTOR),
     "gate_DF": Storage(LAYER + "mlp.gate_proj.weight", MATRIX),
     "up_DF": Storage(LAYER + "mlp.up_proj.weight", MATRIX),
     "down_FD": Storage(LAYER + "mlp.down_proj.weight", MATRIX),

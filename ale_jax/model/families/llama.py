@@ -1,5 +1,5 @@
 """Llama 1 to 3; InternLM 3 and IQuest-Coder, which are Llamas by another name; and models that are
-Llamas but for their windows or the pairs of their rotation."""
+Llamas but for their windows, the pairs of their rotation or feed-forwards without gates."""
 
 from __future__ import annotations
 
@@ -41,8 +41,16 @@ def read_helium(fields: Fields) -> PolicyShape:
     return decoder(fields, [Layer(mixer, feed, norm)] * num_layers(fields), norm)
 
 
+def read_arcee(fields: Fields) -> PolicyShape:
+    norm, bias = rms(fields), fields.flag("attention_bias")
+    mixer = attention(fields, bias=bias, out_bias=bias)
+    feed = dense(fields, bias=fields.flag("mlp_bias"), gated=False)
+    return decoder(fields, [Layer(mixer, feed, norm)] * num_layers(fields), norm)
+
+
 LLAMA = Family("llama", "LlamaForCausalLM", read)
 INTERNLM3 = Family("internlm3", "LlamaForCausalLM", read)
 IQUESTCODER = Family("iquestcoder", "LlamaForCausalLM", read)
 CWM = Family("cwm", "CwmForCausalLM", read_cwm)
 HELIUM = Family("helium", "HeliumForCausalLM", read_helium)
+ARCEE = Family("arcee", "ArceeForCausalLM", read_arcee)

@@ -26,11 +26,12 @@ from ale_jax.model.families.granite import (
 from ale_jax.model.families.granite_swa import GRANITE_SWA
 from ale_jax.model.families.lfm2 import LFM2
 from ale_jax.model.families.lfm2_moe import LFM2_MOE
-from ale_jax.model.families.llama import CWM, HELIUM, INTERNLM3, IQUESTCODER, LLAMA
+from ale_jax.model.families.llama import ARCEE, CWM, HELIUM, INTERNLM3, IQUESTCODER, LLAMA
 from ale_jax.model.families.mellum import MELLUM
 from ale_jax.model.families.minimax_m2 import MINIMAX_M2
 from ale_jax.model.families.mistral import MINISTRAL, MINISTRAL3, MISTRAL
 from ale_jax.model.families.mixtral import MIXTRAL
+from ale_jax.model.families.nemotron import NEMOTRON
 from ale_jax.model.families.olmo2 import OLMO2, OLMO3
 from ale_jax.model.families.olmoe import FLEX_OLMO, OLMOE
 from ale_jax.model.families.phi3 import PHI3
@@ -41,11 +42,13 @@ from ale_jax.model.families.qwen3_moe import QWEN3_MOE
 from ale_jax.model.families.qwen3_next import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from ale_jax.model.families.seed_oss import SEED_OSS
 from ale_jax.model.families.smollm3 import SMOLLM3
+from ale_jax.model.families.stablelm import STABLELM
+from ale_jax.model.families.starcoder2 import STARCODER2
 
 FAMILIES: dict[str, Family] = {
     each.model_type: each
     for each in (
-        *(LLAMA, CWM, HELIUM, INTERNLM3, IQUESTCODER),
+        *(LLAMA, ARCEE, CWM, HELIUM, INTERNLM3, IQUESTCODER),
         *(QWEN2, QWEN2_MOE, QWEN3, QWEN3_MOE),
         *(QWEN3_NEXT, QWEN3_5, QWEN3_5_MOE),
         *(MISTRAL, MINISTRAL, MINISTRAL3, MIXTRAL, MELLUM, SEED_OSS, SMOLLM3),
@@ -54,7 +57,7 @@ FAMILIES: dict[str, Family] = {
         *(OLMO2, OLMO3, OLMOE, FLEX_OLMO, EXAONE4, EXAONE_MOE),
         *(GLM, GLM4, GLM4_MOE, SOLAR_OPEN, DOTS1),
         *(GEMMA, GEMMA2, VAULTGEMMA, GEMMA3_TEXT, MINIMAX_M2, GPT_OSS),
-        *(LFM2, LFM2_MOE, COHERE, COHERE2),
+        *(LFM2, LFM2_MOE, COHERE, COHERE2, NEMOTRON, STARCODER2, STABLELM),
         *(DEEPSEEK_V2, DEEPSEEK_V3, SARVAM_MLA, GLM4_MOE_LITE, YOUTU, MINICPM3),
     )
 }

@@ -171,7 +171,7 @@ BAD_FIELDS = [
         {"model_type": "gpt2"},
         "model_type 'gpt2' is not supported, only llama, cwm, helium, ",
     ),
-    ({"hidden_act": "relu2"}, "hidden_act 'relu2' is not one of silu, swish, gelu"),
+    ({"hidden_act": "relu6"}, "hidden_act 'relu6' is not one of silu, swish, gelu"),
     ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_window is missing"),
     (
         {"layer_types": ["full_attention", "chunked_attention"]},
