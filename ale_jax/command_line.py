@@ -11,7 +11,7 @@ import json
 import re
 import runpy
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +197,13 @@ COMMANDS = {
             *("workers", "prices", "dry-run", "json"),
         ),
     ),
+    "replay": Command(
+        "train again, without engine or sandboxes, from the steps that the run RUN has recorded "
+        "(rl.record_steps), and check the weights after each; with overrides of algo, critics, "
+        "learn and rl_optimizer: what they would have made of these episodes",
+        ("config", "out"),
+        operands="RUN",
+    ),
     "compare": Command(
         "say how evaluations (folders with an episodes.jsonl) differ from the first of them, item "
         "by item, or seed by seed with NAME=FOLDER,FOLDER for the runs of one config",
@@ -253,13 +260,22 @@ def read_config(given: str, overrides: Sequence[str]) -> dict[str, Any]:
     file, _, choice = given.partition(":")
     path = _config_path(file)
     config = _load(path, choice)
+    return _with_folder(_parsed(config, overrides, str(path)), path)
+
+
+def with_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Returns the values of a config with overrides. ValueError if one is wrong."""
+    return _parsed(ConfigDict(values), overrides, "ale-jax")
+
+
+def _parsed(config: ConfigDict, overrides: Sequence[str], program: str) -> dict[str, Any]:
     known = list(flat(config.to_dict()))
     for override in overrides:
         name = OVERRIDE.match(override)[1]
         if name not in known:
             raise unknown_field(name, known)
     parsed = flags.FlagValues()
-    argv = [str(path), *overrides]
+    argv = [program, *overrides]
     config_flags.DEFINE_config_dict("config", config, flag_values=parsed, sys_argv=argv)
     before = flat(config.to_dict())
     try:
@@ -268,7 +284,7 @@ def read_config(given: str, overrides: Sequence[str]) -> dict[str, Any]:
         if wrong := WRONG_VALUE.match(str(error)):
             raise wrong_value(wrong[1], wrong[2], before[wrong[1]]) from error
         raise
-    return _with_folder(config.to_dict(), path)
+    return config.to_dict()
 
 
 def overridden(overrides: Sequence[str]) -> set[str]:

@@ -35,6 +35,7 @@ from ale_jax.command_line import (
     overridden,
     read_config,
     read_flags,
+    with_overrides,
 )
 from ale_jax.errors import EXIT_FAILED, RunFailed
 from ale_jax.sandbox.api import SandboxError
@@ -84,6 +85,14 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
             from ale_jax.evaluation.command import run_compare
 
             run_compare(operands, options.json)
+            return 0
+        if command == "replay":
+            from ale_jax.system.replay_command import run_replay
+
+            if options.config:
+                raise ValueError("replay has the config of RUN: leave out --config")
+            change = functools.partial(with_overrides, overrides=overrides)
+            run_replay(operands, options.out, overridden(overrides), change)
             return 0
         if command == "validate":
             from ale_jax.evaluation.validate_command import Options, run_validate

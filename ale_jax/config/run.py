@@ -73,6 +73,12 @@ class RlConfig(Settings):
         False,
         "in training, each token goes to the experts that it went to in sampling.",
     )
+    record_steps: bool = setting(
+        False,
+        "keeps the first state and the episodes of every step in `steps/`, from which `ale-jax "
+        "replay` trains again: a checkpoint, and for each episode its texts, 16 bytes for each "
+        "sampled token and 4 for each other one.",
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -45,13 +45,13 @@ def restored(found: WholeState, base: Params, digests: jax.Array) -> WholeState:
     return dataclasses.replace(found, policy=dataclasses.replace(found.policy, params=params))
 
 
-def digests_of(base: Params, mesh: Mesh) -> jax.Array:
-    """Returns a number for each weight that changes with any of its bits, uint32, replicated. It
-    does not depend on how the weights are sharded."""
+def digests_of(weights: Any, mesh: Mesh) -> jax.Array:
+    """Returns a number for each array of a tree that changes with any of its bits, uint32,
+    replicated. It does not depend on how the arrays are sharded."""
     everywhere = NamedSharding(mesh, PartitionSpec())
     digest = jax.jit(_digest, out_shardings=everywhere)
-    stack = jax.jit(lambda numbers: jnp.stack(numbers), out_shardings=everywhere)
-    return stack([digest(weight) for weight in jax.tree.leaves(base)])
+    stack = jax.jit(jnp.stack, out_shardings=everywhere)
+    return stack([digest(weight) for weight in jax.tree.leaves(weights)])
 
 
 def abstract_digests(base: Params, mesh: AbstractMesh | Mesh) -> jax.ShapeDtypeStruct:

@@ -36,11 +36,13 @@ class ScheduledGroup:
 @dataclasses.dataclass(frozen=True)
 class ScheduledStep:
     """A step of training and its groups. groups: in the order of training. dropped: (index, reason)
-    of the groups that were dropped since the step before."""
+    of the groups that were dropped since the step before. weights: digest of those after the step;
+    empty if the run does not record its steps."""
 
     step: int
     groups: tuple[ScheduledGroup, ...]
     dropped: tuple[tuple[int, str], ...]
+    weights: str = ""
 
 
 class ScheduleWriter:
@@ -74,7 +76,7 @@ def read_schedule(path: Path) -> Lines[ScheduledStep]:
 def _parse_step(line: dict[str, Any]) -> ScheduledStep:
     groups = tuple(map(_parse_group, line["groups"]))
     dropped = tuple((int(index), str(reason)) for index, reason in line["dropped"])
-    return ScheduledStep(int(line["step"]), groups, dropped)
+    return ScheduledStep(int(line["step"]), groups, dropped, str(line.get("weights", "")))
 
 
 def _parse_group(values: dict[str, Any]) -> ScheduledGroup:

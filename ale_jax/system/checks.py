@@ -109,6 +109,7 @@ def check_sections(config: RunConfig) -> None:
                 "learning, which only rl_optimizer follows: set it to 0.0"
             )
     _check_external_agent(config)
+    _check_recording(config)
     check_distillation(config)
     uplink = config.rollout.uplink
     if uplink != DIRECT and config.sandbox.network.mode == "none":
@@ -303,6 +304,22 @@ def _check_algorithm(algo: AlgoConfig) -> None:
         raise ValueError(
             f"algo.name {algo.name} does not choose an algorithm, and the fields are those of "
             f"{fitting[0]}: choose it with the config, as in configs/quickstart.py:{algo.name}"
+        )
+
+
+def _check_recording(config: RunConfig) -> None:
+    """What a step learns from must be in its episodes."""
+    if not config.rl.record_steps:
+        return
+    if config.resampling.scheme != NONE:
+        raise ValueError(
+            f"rl.record_steps does not record what resampling.scheme {config.resampling.scheme!r} "
+            "plays and imitates beside the groups: set one of them to False or 'none'"
+        )
+    if config.teacher.endpoint:
+        raise ValueError(
+            "rl.record_steps does not record what teacher.endpoint answers: name teacher.weights, "
+            "or set it to False"
         )
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from ale_jax.config.run import RunConfig
 from ale_jax.data.journal import JOURNAL_DIR, Journal
-from ale_jax.data.replay import DroppedGroup
+from ale_jax.data.replay import DroppedGroup, Group
+from ale_jax.data.step_files import STEPS_DIR, write_step
 from ale_jax.errors import RolloutsFailed
 from ale_jax.learn.checkpoint import Checkpoints
-from ale_jax.learn.reference import REFERENCE, ScoreBatches, load_reference
 from ale_jax.learn.step import logp_diff_limit
 from ale_jax.monitor.evaluations import (
     FINAL,
@@ -39,13 +39,14 @@ from ale_jax.system.start import (
     begin_anew,
     keep_reference,
     make_setting,
+    open_reference,
     open_resampler,
+    record_start,
     restore,
 )
 from ale_jax.system.step_metrics import StepReport
 from ale_jax.system.stopping import StopSignals
 from ale_jax.system.tasks import Cursor, require_judged, tally
-from ale_jax.system.teacher_endpoint import TeacherEndpoint
 from ale_jax.system.train_loop import train_loop
 from ale_jax.system.untrained import UntrainedSteps
 from ale_jax.system.watchdog import STACKS_FILE, Sign, Watchdog, append_stacks
@@ -113,6 +114,8 @@ def run(
         saver = Saver(checkpoints, journal, setting.config, trainer, cursor, logger.record)
         if not restored:
             keep_reference(setting, logger)
+            if config.rl.record_steps:
+                record_start(setting, cursor)
             saver.save(cursor, lambda: None)
         try:
             # Ray forks. Before Python 3.12 the child of a fork hangs, and its parent with it, if
@@ -204,7 +207,9 @@ class Run:
         resampler = open_resampler(self.setting, self.start, scheduler, logger)
         before = processes.traffic()
         logger.progress.phase(config.algo.name, config.rl.steps, cursor.step)
-        learner = self.start.trainer.make_learner(self._open_reference())
+        setting, record = self.setting, logger.events.record
+        reference = open_reference(config, setting.path, setting.files, record)
+        learner = self.start.trainer.make_learner(reference)
         feed = GroupFeed(config, cursor, scheduler, resampler, journal, self._note_dropped)
         cursor = train_loop(cursor, config, learner, feed, resampler, self)
         for each, earlier in zip(processes.traffic(), before, strict=True):
@@ -213,24 +218,15 @@ class Run:
             logger.events.record("traffic", detail, sent=sent.sent, rows=sent.rows)
         return cursor
 
-    def _open_reference(self) -> ScoreBatches | None:
-        """Returns the teacher, if it is behind an endpoint. Another reference becomes the
-        trainer's."""
-        config, trainer = self.setting.config, self.start.trainer
-        if config.teacher.endpoint:
-            return TeacherEndpoint.of(config, trainer.policy.vocab_size).scores
-        if config.teacher.weights:
-            trainer.open_teacher()
-        elif config.algo.loss.reads_reference:
-            record, files = self.logger.events.record, self.setting.files
-            load_reference(self.setting.path, REFERENCE, record, files)
-        return None
-
     def _note_dropped(self, group: DroppedGroup, task: Task) -> None:
         self.logger.note_dropped(group, task)
         self.untrained.note_dropped(group)
 
     # What the train loop asks for.
+
+    def keep(self, step: int, groups: Sequence[Group]) -> None:
+        if self.setting.config.rl.record_steps:
+            write_step(self.setting.path / STEPS_DIR, step, groups)
 
     def save(self, cursor: Cursor, resampling: Snapshot) -> None:
         self.saver.save(cursor, resampling)
@@ -240,6 +236,8 @@ class Run:
 
     def report(self, step: StepReport) -> None:
         config, rollouts = self.setting.config, self.rollouts
+        if config.rl.record_steps:
+            step = dataclasses.replace(step, weights=self.start.trainer.digest())
         limit = logp_diff_limit(config.learn, config.engine.eight_bits)
         tokens = rollouts.replicas.sampled_tokens()
         values = self.logger.rl_step(step, rollouts.workers, tokens, limit)

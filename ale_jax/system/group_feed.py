@@ -110,6 +110,10 @@ class GroupFeed:
                 assert 0 <= old <= self.gate.max_age, (group.index, old, self.gate.max_age)
         return groups
 
+    def publish(self, version: int) -> None:
+        """Returns the permits of the groups that weights of this version may begin."""
+        self.gate.publish(version)
+
     def held(self) -> list[Trajectory]:
         """Returns the trajectories of the groups that wait in the buffer."""
         return self._buffer.held()

@@ -182,7 +182,7 @@ class Resampler:
         """Returns the first sum of Eq 10. For each group that was forked off an expert and has no
         success, it takes the expert's chunks up to and including the first one that the group
         played."""
-        if not self._hp.imitation_weight:
+        if self._hp.scheme == NONE or not self._hp.imitation_weight:
             return []
         return [self._imitated(d, number, gamma) for number, d in self._lost_forks(groups)]
 
@@ -299,12 +299,13 @@ class Resampler:
         }
 
     def _count(self, group: Group, version: int) -> None:
-        decision = self._decided[group.index]
         outcomes = [t.episode.is_solved for t in group.valid]
+        if self._hp.scheme == NONE:  # and nothing was decided that another run would not decide
+            self._from_start.extend(outcomes)
+            return
+        decision = self._decided[group.index]
         if not decision.start:
             self._from_start.extend(outcomes)
-        if self._hp.scheme == NONE:
-            return
         task, start, expert = decision.task, decision.start, self._experts.get(decision.task)
         if decision.expert:
             left = len(decision.expert.turns) - start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,12 +13,14 @@ from ale_jax.agent.transcripts import Transcript
 from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.run import RunConfig
 from ale_jax.data.experts import Expert
+from ale_jax.data.step_files import START_DIR, STEPS_DIR
 from ale_jax.learn.checkpoint import Checkpoints
-from ale_jax.learn.reference import REFERENCE, save_reference
+from ale_jax.learn.reference import REFERENCE, ScoreBatches, load_reference, save_reference
 from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.monitor.evaluations import EVALUATIONS_FILE, WARM_START, recorded_names
+from ale_jax.monitor.events import Recorder
 from ale_jax.monitor.metrics import METRICS_FILE, read_metrics
 from ale_jax.sandbox.api import Runtime
 from ale_jax.sandbox.datasets import Datasets
@@ -40,6 +43,7 @@ from ale_jax.system.stopping import StopSignals
 from ale_jax.system.task_checks import needs_sandbox
 from ale_jax.system.tasks import Cursor
 from ale_jax.system.teacher import check_teacher
+from ale_jax.system.teacher_endpoint import TeacherEndpoint
 from ale_jax.system.trainer import STATE, Trainer, TrainerFiles
 from ale_jax.system.warm_start import warm_start
 from ale_jax.system.workdir import Workdir
@@ -260,6 +264,34 @@ def keep_reference(setting: Setting, logger: RunLogger) -> None:
     if config.algo.loss.reads_reference and not config.teacher.is_given:
         record, lease = logger.events.record, setting.workdir.lease
         save_reference(setting.path, REFERENCE, record, setting.files, lease)
+
+
+def open_reference(
+    config: RunConfig, path: Path, files: TrainerFiles, record: Recorder
+) -> ScoreBatches | None:
+    """Returns the teacher, if it is behind an endpoint. Another reference policy becomes the
+    trainer's. path: of the run. files: of its trainer."""
+    trainer = files.known
+    if config.teacher.endpoint:
+        return TeacherEndpoint.of(config, trainer.policy.vocab_size).scores
+    if config.teacher.weights:
+        trainer.open_teacher()
+    elif config.algo.loss.reads_reference:
+        load_reference(path, REFERENCE, record, files)
+    return None
+
+
+def record_start(setting: Setting, cursor: Cursor) -> None:
+    """Stores the first state, from which a replay begins. Checkpoints of later steps replace
+    theirs. It replaces that of an interrupted start."""
+    folder = setting.path / STEPS_DIR / START_DIR
+    shutil.rmtree(folder, ignore_errors=True)
+    with Checkpoints(folder, 1, _ignore, setting.files, setting.workdir.lease) as start:
+        start.save(cursor.step, STATE, dataclasses.asdict(cursor))
+
+
+def _ignore(kind: str, detail: str, **fields: object) -> None:
+    """Takes no notice of an event that every start has."""
 
 
 def open_resampler(

@@ -41,6 +41,7 @@ class StepReport:
     waiting_seconds: time spent waiting for groups.
     learner_seconds: time from the arrival of the groups to the publication of the weights.
     dropped: the groups that were dropped since the step before.
+    weights: as in `ScheduledStep`.
     """
 
     cursor: Cursor
@@ -51,6 +52,7 @@ class StepReport:
     waiting_seconds: float
     learner_seconds: float
     dropped: tuple[DroppedGroup, ...] = ()
+    weights: str = ""
 
     @property
     def trajectories(self) -> list[Trajectory]:
@@ -140,6 +142,7 @@ def step_schedule(report: StepReport) -> ScheduledStep:
         step=report.cursor.step,
         groups=tuple(_scheduled(group, version) for group in report.groups),
         dropped=tuple((dropped.index, dropped.reason.value) for dropped in report.dropped),
+        weights=report.weights,
     )
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import jax
 
 from ale_jax.config.learn import Shape
 from ale_jax.config.run import RunConfig
+from ale_jax.data.replay import DroppedGroup, Group
 from ale_jax.learn.critics import CRITICS_BROKEN, CRITICS_WITHOUT_UPDATE
 from ale_jax.learn.finite import BROKEN, SKIPPED, SkippedUpdates
 from ale_jax.learn.learner import Learner
 from ale_jax.learn.step import fresh_batches, train_rollout_logp_diff
-from ale_jax.records import Trajectory
-from ale_jax.system.group_feed import GroupFeed, Snapshot
+from ale_jax.records import RolloutRequest, Trajectory
+from ale_jax.system.group_feed import Snapshot
 from ale_jax.system.resampling import Resampler
 from ale_jax.system.step_metrics import StepReport
 from ale_jax.system.tasks import Cursor
@@ -31,8 +32,39 @@ CRITICS_REMEDY = REMEDY.format(
 LOGP_DIFF_EVERY_STEPS = 5  # the train-rollout log-probability difference costs a forward pass
 
 
+class Feed(Protocol):
+    """Where the train loop gets its groups from: the rollouts, or a record of them."""
+
+    def take(self, check_stop: Callable[[], None]) -> list[Group]:
+        """Waits for the next step's groups, and returns them."""
+
+    def held(self) -> list[Trajectory]:
+        """Returns the trajectories of the groups that wait for a step."""
+
+    def sizes(self) -> dict[str, int]:
+        """Returns metrics: how many groups are where."""
+
+    def replay(self, requests: Sequence[RolloutRequest]) -> list[Trajectory]:
+        """Plays episodes beside those of the groups."""
+
+    def publish(self, version: int) -> None:
+        """Lets groups begin that have waited for this version."""
+
+    def take_dropped(self) -> tuple[DroppedGroup, ...]:
+        """Returns the groups that were dropped since the last call."""
+
+    def position_after(self, cursor: Cursor, groups: Sequence[Group]) -> tuple[Cursor, Snapshot]:
+        """Returns the cursor and the resampler's state after an update on `groups`."""
+
+    def end(self) -> None:
+        """Ends the feed: no more groups are taken."""
+
+
 class TrainedRun(Protocol):
     """What the train loop asks of the run around it."""
+
+    def keep(self, step: int, groups: Sequence[Group]) -> None:
+        """Keeps what a step was trained on; called before the state after it is saved."""
 
     def save(self, cursor: Cursor, resampling: Snapshot) -> None:
         """Saves the state; called after every step."""
@@ -51,7 +83,7 @@ def train_loop(
     cursor: Cursor,
     config: RunConfig,
     learner: Learner,
-    feed: GroupFeed,
+    feed: Feed,
     resampler: Resampler,
     run: TrainedRun,
 ) -> Cursor:
@@ -97,9 +129,10 @@ def train_loop(
             metrics |= _logp_diff(known, version, learner, config.learn)
         cursor, resampling = feed.position_after(cursor, groups)
         # Save before the gate frees permits, while nothing of the next version is in flight.
+        run.keep(cursor.step, groups)
         run.save(cursor, resampling)
         run.publish(cursor.step)
-        feed.gate.publish(cursor.step)
+        feed.publish(cursor.step)
         seconds, dropped = (taken - start, time.monotonic() - taken), feed.take_dropped()
         run.report(StepReport(cursor, groups, made, updates, metrics, *seconds, dropped))
     feed.end()

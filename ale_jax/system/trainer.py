@@ -8,6 +8,7 @@ on the devices, so that nothing but rows is sent.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -280,6 +281,14 @@ class Trainer:
         else:
             self.engines.publish(weights, version)
 
+    @command()
+    def digest(self) -> str:
+        """Returns a digest of the weights that are trained, and of the critics', which changes with
+        any of their bits, in hexadecimal digits."""
+        critics = self.critics.state if self.critics else ()
+        numbers = digests_of((trained(self.begun.params), critics), self.mesh)
+        return hashlib.sha256(np.asarray(numbers).tobytes()).hexdigest()[:32]
+
     def open_engines(self, stop_ids: tuple[int, ...]) -> Engines:
         """Opens this process's engines, with the weights that were published."""
         assert self._published is not None, "publish weights first, and open the engines once"
@@ -343,21 +352,22 @@ class TrainerFiles:
         self.trainer: Trainer | None = None
 
     @property
-    def _known(self) -> Trainer:
+    def known(self) -> Trainer:
+        """The trainer, once it is set."""
         assert self.trainer is not None, "set the trainer before files are used"
         return self.trainer
 
     def write(self, folder: Path, state: str) -> None:
-        self._known.write(folder=str(folder), what=state)
+        self.known.write(folder=str(folder), what=state)
 
     def wait(self) -> None:
-        self._known.files.wait()  # until every process has written its part
+        self.known.files.wait()  # until every process has written its part
 
     def read(self, folder: Path, target: str) -> None:
-        self._known.read(folder=str(folder), what=target)
+        self.known.read(folder=str(folder), what=target)
 
     def digests(self, folder: Path) -> Digests:
-        return self._known.processes.digests(folder)
+        return self.known.processes.digests(folder)
 
     def close(self) -> None:
         if self.trainer is not None:

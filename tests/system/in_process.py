@@ -147,6 +147,9 @@ class Callbacks:
     def check_stop(self):
         pass
 
+    def keep(self, step, groups):
+        pass
+
 
 def _save_nothing(cursor, resampling):
     pass
