@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
 
@@ -24,10 +25,8 @@ def clip_by_norm(
     ) -> tuple[optax.Updates, optax.EmptyState]:
         del params, others
         whole = optax.tree.norm(updates) if norm is None else norm
-
-        def clip(x: jax.Array) -> jax.Array:
-            return jax.lax.select(whole < max_norm, x, (x / whole.astype(x.dtype)) * max_norm)
-
-        return jax.tree.map(clip, updates), state
+        # A scalar that multiplies: optax divides each number.
+        factor = jnp.where(whole < max_norm, 1.0, max_norm / whole)
+        return jax.tree.map(lambda x: x * factor.astype(x.dtype), updates), state
 
     return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)

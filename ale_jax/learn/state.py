@@ -16,6 +16,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.model import FULL, LoraShape
 from ale_jax.config.optimizer import OptimizerHypers
+from ale_jax.learn.adam import adamw, keeping
 from ale_jax.learn.clip import clip_by_norm
 from ale_jax.learn.schedule import decay_from_event, decayed, rate_schedule
 from ale_jax.model.lora import new_adapters, trained, trained_table
@@ -65,11 +66,11 @@ def table_optimizer(
 
     adam = {"b1": hp.b1, "b2": hp.b2, "weight_decay": hp.weight_decay}
     if hp.name == "adamw":
-        update = optax.adamw(schedule(hp.learning_rate), **adam)
+        update = adamw(schedule(hp.learning_rate), **adam)
     elif hp.name == "adafactor":
-        update = _adafactor(hp, schedule(hp.learning_rate))
+        update = keeping(_adafactor(hp, schedule(hp.learning_rate)))
     else:
-        update = optax.contrib.muon(
+        muon = optax.contrib.muon(
             schedule(hp.muon_learning_rate),
             beta=hp.b1,
             weight_decay=hp.weight_decay,
@@ -79,6 +80,7 @@ def table_optimizer(
             adam_learning_rate=schedule(hp.learning_rate),
             muon_weight_dimension_numbers=_matrices(table),
         )
+        update = keeping(muon)
     steps = [clip_by_norm(hp.clip_norm), update]
     described = jax.tree_util.tree_leaves_with_path(table, is_leaf=is_param)
     if frozen := {_names(path) for path, param in described if param.is_frozen}:

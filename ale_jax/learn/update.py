@@ -32,7 +32,8 @@ class Update:
 
     def __init__(self, optimizer: optax.GradientTransformation, weights: Params, mesh: Mesh):
         """optimizer: updates each weight by itself, except that it may read `norm`, which is that
-        of the whole gradient. weights: those trained, or their abstract form."""
+        of the whole gradient. If `skipped`, it leaves its moments as they are (`keeping`). weights:
+        those trained, or their abstract form."""
         self._everywhere = every = NamedSharding(mesh, PartitionSpec())
         places = place_moments(optimizer, weights, mesh)
         nodes, self._form = jax.tree.flatten(places, is_leaf=_has_layers)
@@ -109,10 +110,11 @@ class Update:
         broken: jax.Array,
     ) -> tuple[Params, list[Params], list[jax.Array], jax.Array]:
         state = self._merge(moments, counters)
-        updates, new_state = self._optimizer.update(grads, state, moved, norm=norm)
-        new = optax.apply_updates(moved, updates)
-        new, state = choose(skipped, (moved, state), (new, new_state))
-        return new, *self._split(state), broken | ~all_finite(new)
+        extra = {"norm": norm, "skipped": skipped}
+        updates, new_state = self._optimizer.update(grads, state, moved, **extra)
+        new = choose(skipped, moved, optax.apply_updates(moved, updates))
+        moments, after = self._split(new_state)
+        return new, moments, choose(skipped, counters, after), broken | ~all_finite(new)
 
     def _split(self, state: optax.OptState) -> tuple[list[Params], list[Any]]:
         """Returns what of an optimizer's state has the form of the weights, and the rest."""

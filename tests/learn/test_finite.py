@@ -26,17 +26,17 @@ from ale_jax.learn.step import ModelSpec, UpdateStep, make_train_step
 from ale_jax.model.sharding import make_mesh
 from tests.learn.rewarded import rewarded_batches
 from tests.learn.test_critics import gae
-from tests.learn.test_step import HYPERS, sample_transcripts, transcript_loss
+from tests.learn.test_step import ADAFACTOR, HYPERS, MUON, sample_transcripts, transcript_loss
 from tests.model.shapes import DENSE, changed
 from tests.rows import each_row
 
 POLICY = changed(DENSE, num_layers=1)
 
 
-@pytest.fixture(scope="module")
-def training():
+@pytest.fixture(scope="module", params=[HYPERS, ADAFACTOR, MUON], ids=lambda hp: hp.name)
+def training(request):
     """(a state, its train step, a microbatch). The step takes the state's moments over."""
-    mesh, optimizer = make_mesh(MeshShape(data=8)), make_optimizer(HYPERS, POLICY)
+    mesh, optimizer = make_mesh(MeshShape(data=8)), make_optimizer(request.param, POLICY)
     step = make_train_step(ModelSpec(POLICY, mesh), optimizer, transcript_loss)
     batches = pack_all(sample_transcripts(8), Shape(8, 64, 8))
     return lambda: init_state(jax.random.key(0), POLICY, optimizer, mesh), step, batches[:1]

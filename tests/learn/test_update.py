@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import re
 
 import jax
 import jax.numpy as jnp
@@ -66,6 +67,21 @@ def test_parts_are_updated_as_the_whole_is(hypers, shape, lora):
 
     jax.tree.map(close, parts[:2], [expected, opt_state])
     assert parts[2] == 2
+
+
+def test_adamw_computes_each_number_once_from_no_copy():
+    optimizer = make_optimizer(HYPERS, MIXED)
+    state, mesh = _state(MIXED, optimizer)
+    update, grads = Update(optimizer, state.params, mesh), _gradient(state.params, 1.0)
+    arguments = grads, state.opt_state, state.params, state.step, jnp.float32(1.0)
+    _, *parts = [each.compile().as_text() for each in update.lower(*arguments)]
+    for program in parts:
+        assert " copy(" not in program
+        # Scalars have no dims.
+        divisions, roots = (
+            re.findall(rf"= f32\[\d\S* {name}\(", program) for name in ("divide", "sqrt")
+        )
+        assert len(divisions) == len(roots) > 0
 
 
 def test_a_deeper_model_takes_no_more_programs(caplog):
