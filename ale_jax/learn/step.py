@@ -132,8 +132,8 @@ def make_train_step(
     are sums, replicated; the figures of tokens are sharded like their rows. Both are still on the
     device; reading them blocks until the step is done.
 
-    An update with a loss, gradient or weight that is not finite is not applied: the state stays as
-    it was, and the metrics say so (learn/finite.py).
+    An update with a loss or gradient that is not finite is not applied: the state stays as it was,
+    and the metrics say so, as they say if a weight is not finite (learn/finite.py).
     """
     weights = abstract_trained(model.shape, model.lora, model.mesh)
     return UpdateStep(gradient_function(model, loss_fn), optimizer, weights, model.mesh)
@@ -142,9 +142,9 @@ def make_train_step(
 class UpdateStep:
     """A `TrainStep` for any gradient.
 
-    add_gradient: adds the gradient and the metrics of a microbatch to a total. update: of weights
-    and moments by the total. Both are compiled, and reuse the memory of the totals and moments that
-    they are given.
+    gradient: of a microbatch that is alone, with its metrics. add_gradient: adds both to a total.
+    update: of weights and moments by the total. All are compiled, and reuse the memory of the
+    totals and moments that they are given.
     """
 
     def __init__(
@@ -166,17 +166,21 @@ class UpdateStep:
             *total, _ = jax.eval_shape(gradient_of, *args)
             return jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), tuple(total))
 
-        @functools.partial(
-            jax.jit,
-            out_shardings=(totals, batch_sharding(mesh)),
-            donate_argnums=0,
-            compiler_options=EXACT,
+        compiled = functools.partial(
+            jax.jit, out_shardings=(totals, batch_sharding(mesh)), compiler_options=EXACT
         )
-        def add_gradient(total: Total, *args: Any) -> tuple[Total, Any]:
-            *found, tokens = gradient_of(*args)
-            return jax.tree.map(jnp.add, total, tuple(found)), tokens
 
-        self.nothing, self.add_gradient = nothing, add_gradient
+        @compiled
+        def gradient(*args: Any) -> tuple[Total, Any]:
+            grads, sums, tokens = gradient_of(*args)
+            return (grads, sums), tokens
+
+        @functools.partial(compiled, donate_argnums=0)
+        def add_gradient(total: Total, *args: Any) -> tuple[Total, Any]:
+            grads, sums, tokens = gradient_of(*args)
+            return jax.tree.map(jnp.add, total, (grads, sums)), tokens
+
+        self.nothing, self.gradient, self.add_gradient = nothing, gradient, add_gradient
         self.update = Update(optimizer, weights, mesh)
 
     def __call__(
@@ -190,7 +194,10 @@ class UpdateStep:
             for batch in batches:
                 arrays = to_device(batch, self._mesh)
                 args = (moved, state.params, arrays, loss_denominator, share)
-                total, tokens = self.add_gradient(total or self.nothing(*args), *args)
+                if len(batches) == 1:  # adding it to zeros costs two passes over the gradient
+                    total, tokens = self.gradient(*args)
+                else:
+                    total, tokens = self.add_gradient(total or self.nothing(*args), *args)
                 every_tokens.append(tokens)
             assert total is not None, "a step without microbatches"
             grads, sums = total

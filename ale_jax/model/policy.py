@@ -221,8 +221,8 @@ def score_tokens(
     cap: the shape's `logit_cap`.
 
     A scan over blocks of SCORE_BLOCK tokens: the logits of one block are in memory at a time, and
-    are recomputed in the backward pass. If the vocabulary is sharded, only sums and maxima are
-    exchanged.
+    are recomputed in the backward pass if there are several. If the vocabulary is sharded, only
+    sums and maxima are exchanged.
     """
     name = _head_name(params)
     score = partial(_score_rows, top=asked.top, cap=cap)
@@ -254,7 +254,6 @@ def _score_rows(
     top: int,
     cap: float,
 ) -> TokenScores:
-    @jax.checkpoint
     def score_block(_, block):
         hidden_BtD, target_Bt, mask_id_Bt, factor_Bt, top_id_Btk = block
         logits_BtV = logits(head, hidden_BtD, cap)
@@ -279,6 +278,8 @@ def _score_rows(
 
     B, T = tokens_BT.shape
     blocks = -(-B * T // SCORE_BLOCK)
+    if blocks > 1:  # a single one would be computed again right after it was computed
+        score_block = jax.checkpoint(score_block)
     mask_id_BT = None if masks is None else masks.mask_id_BT
     # Factors and not divisors, as the last block is padded with zeros.
     factor_BT = None if temperature_BT is None else 1.0 / temperature_BT

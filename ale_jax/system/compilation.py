@@ -18,6 +18,7 @@ MIN_SECONDS = 1.0  # programs other than the known ones are reported from this c
 
 # Name of the function under jax.jit -> the program's name in messages.
 PROGRAMS = {
+    "gradient": "the training step: gradient of a microbatch that is alone",
     "add_gradient": "the training step: gradient of a microbatch",
     "update_part": "the training step: the optimizer's update",
     "prefill_and_decode": "the engine: prefill and decode",

@@ -24,6 +24,7 @@ from ale_jax.model.sharding import batch_sharding, make_mesh, param_shardings
 from ale_jax.records import MAX_MASKS
 from tests.learn.test_step import ADAFACTOR, sample_transcripts, transcript_loss
 from tests.model.shapes import DENSE, MOE, changed
+from tests.rows import each_row
 
 TOKENS = (64, 128)
 WIDE = changed(DENSE, num_layers=1, vocab_size=8192)
@@ -58,12 +59,12 @@ def _abstract_params():
     return jax.eval_shape(lambda: init_params(jax.random.key(0), WIDE))
 
 
-def _gradient(shape, compute=FLOAT32):
+def _gradient(shape, compute=FLOAT32, of=jax.grad):
     def loss(params, batch):
         scores, _ = forward(params, batch, shape, compute)
         return sft_loss(scores.logp_BT, batch["chunk_BT"], 1e3)[0] + scores.entropy_BT.mean()
 
-    return jax.jit(jax.grad(loss))
+    return jax.jit(of(loss))
 
 
 def _largest_array(program):
@@ -87,6 +88,14 @@ def test_logits_are_held_of_one_block_alone(masks):
     program = _gradient(WIDE).lower(params, batch).compile()
     assert _largest_array(program) == SCORE_BLOCK * WIDE.vocab_size
     assert program.memory_analysis().temp_size_in_bytes < 4 * math.prod(TOKENS) * WIDE.vocab_size
+
+
+@each_row("rows, products", [(SCORE_BLOCK // 128, 3), (SCORE_BLOCK // 64, 4)])
+def test_logits_of_a_single_block_are_not_recomputed(rows, products):
+    gradient = _gradient(WIDE, of=jax.value_and_grad)
+    lowered = gradient.lower(_abstract_params(), _batch(rows, 128, WIDE.vocab_size))
+    found = re.findall(rf"dot_general .*x{WIDE.vocab_size}x", lowered.as_text())
+    assert len(found) == products
 
 
 @pytest.mark.parametrize("masks", [lambda batch, size: batch, _masked], ids=["", "masked"])
