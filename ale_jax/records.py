@@ -19,7 +19,7 @@ of that size. A letter's second meaning follows the packages that use it so.
     O  numbers of a latent, of which keys and values, or queries, are linear maps
     P  pages of the cache. data, system: prefix turns of a trajectory
     Q  batches of prefill chunks in a dispatch. learn: critics
-    R  prefill chunks in such a batch
+    R  prefill chunks in such a batch. data, learn: tokens of a row that a loss reads
     S  slots of the sampler, one per conversation
     T  tokens: of a row, trajectory, conversation or chunk; of all rows where there is no B
     U  units that are compared or counted. model: experts, or devices of experts, sent to at once
@@ -336,8 +336,7 @@ class Trajectory:
         return sum(len(t.action_ids) for t in self.sampled_turns)
 
 
-# Instead of the id of a chunk: no policy token of this episode, or one without credit, which is
-# context for the chunks after it.
+# Instead of a chunk's id: no policy token of this episode; one without credit, which is context.
 OUTSIDE, UNCREDITED = -1, -2
 
 
@@ -351,18 +350,18 @@ class Batch:
     group_BT, member_BT: index of the group in the step, and of the member in it; -1 on padding.
 
     On tokens in sampled chunks, 0 elsewhere: logp_mu_BT, logp_old_BT and version_BT, as in `Turn`;
-    advantage_BT; reward_BT, the chunk's own reward, on the chunk's last token only.
-    In prefix turns, 0 elsewhere: imitate_BT, the weight of log pi(t) in the imitation term.
+    advantage_BT; reward_BT, the chunk's own reward, on the chunk's last token only. In prefix
+    turns, 0 elsewhere: imitate_BT, the weight of log pi(t) in the imitation term.
 
-    None if not needed:
-    logp_ref_BT, logp_prox_BT: log-probabilities under the reference policy and under the weights at
-    the start of the step. top_id_BTk, logp_ref_top_BTk: the tokens that are most probable to the
-    reference in each token's place. entropy_BT: factor on each token's entropy bonus (None: 1).
-    expert_BTLK: for router replay, as in `Trajectory`, -1 also for padding.
+    None if not needed: logp_ref_BT, logp_prox_BT: log-probabilities under the reference policy and
+    under the weights at the start of the step. top_id_BTk, logp_ref_top_BTk: the tokens that are
+    most probable to the reference in each token's place. entropy_BT: factor on each token's entropy
+    bonus (None: 1). expert_BTLK: for router replay, as in `Trajectory`, -1 also for padding.
     temperature_BT: what each token's logits are divided by, 1 outside of sampled chunks.
     mask_id_BT, mask_BIw: as in `Turn` and `Trajectory`, of each token the number of one of its
     row's sampling masks, FREE outside of sampled chunks. I is MAX_MASKS, or T if `Sampling.cuts`.
     weight_BT: the share of an episode's chunk tokens that is in this conversation; 1 on padding.
+    read_BR: the tokens whose log pi the loss reads, and others (`data.reading`); None: all.
 
     A row of nine tokens, with a trajectory of two chunks whose outcome is 1, and one of one chunk,
     which failed. Their advantages are 1/2 and -1/2:
@@ -398,3 +397,4 @@ class Batch:
     mask_id_BT: NDArray[np.int16] | None = None
     mask_BIw: NDArray[np.int32] | None = None
     weight_BT: NDArray[np.float32] | None = None
+    read_BR: NDArray[np.int32] | None = None

@@ -122,6 +122,7 @@ def memory_of(critics: Critics, shape: PolicyShape, batch: Batch, mesh: Mesh) ->
         batch.tokens_BT,
         batch.position_BT,
         batch.segment_BT,
+        batch.read_BR,
         np.zeros(batch.chunk_BT.shape, np.float32),
         batch.chunk_BT >= 0,
     )

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ale_jax.config.engine import PLAIN, Sampling
 from ale_jax.config.learn import Shape
+from ale_jax.data.reading import read_tokens
 from ale_jax.data.row_masks import Masks, RowMasks
 from ale_jax.records import (
     FREE,
@@ -189,6 +190,13 @@ def pack_rows(
     >>> [(batch.segment_BT > 0).any(axis=1).tolist() for batch in batches], len(leftover)
     ([[True, True], [True, False]], 1)
     """
+    batches, leftover = _filled_rows(samples, count, shape)
+    return _with_reads(batches), leftover
+
+
+def _filled_rows(
+    samples: Sequence[Sample], count: int, shape: Shape
+) -> tuple[list[Batch], list[Sample]]:
     rows, leftover = _assign_rows(samples, dataclasses.replace(shape, microbatch_rows=count))
     batches = []
     for first in range(0, count, shape.microbatch_rows):
@@ -198,6 +206,15 @@ def pack_rows(
             _fill_masks(batch, b, row)
         batches.append(batch)
     return batches, leftover
+
+
+def _with_reads(batches: Sequence[Batch]) -> list[Batch]:
+    """Fills in read_BR, for losses of what the policy wrote and of what it imitates."""
+    read = read_tokens([(b.chunk_BT >= 0) | (b.imitate_BT != 0.0) for b in batches])
+    return [
+        dataclasses.replace(batch, read_BR=read_BR)
+        for batch, read_BR in zip(batches, read, strict=True)
+    ]
 
 
 def pack_all(samples: Sequence[Sample], shape: Shape) -> list[Batch]:
@@ -210,9 +227,9 @@ def pack_all(samples: Sequence[Sample], shape: Shape) -> list[Batch]:
     batches = []
     leftover = [s for s in samples if s.turns]
     while leftover:
-        batch, leftover = pack(leftover, shape)
+        (batch,), leftover = _filled_rows(leftover, shape.microbatch_rows, shape)
         batches.append(batch)
-    return batches
+    return _with_reads(batches)
 
 
 def _check_fits(sample: Sample, shape: Shape) -> None:

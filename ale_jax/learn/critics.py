@@ -23,6 +23,7 @@ from ale_jax.config.algo import AlgoConfig
 from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.critics import CriticsHypers
 from ale_jax.config.model import Compute
+from ale_jax.data.reading import read_tokens
 from ale_jax.data.selection import select_segments
 from ale_jax.learn.finite import BROKEN, SKIPPED
 from ale_jax.learn.rows import own_rows, to_device, with_rows
@@ -62,6 +63,7 @@ class CriticInput:
     tokens_BT: np.ndarray
     position_BT: np.ndarray
     segment_BT: np.ndarray
+    read_BR: np.ndarray | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,12 +214,14 @@ def value_batches(
     chosen = select_segments([b.segment_BT for b in batches], own)
     if not chosen.moves:
         return []
+    own = chosen.take(own)
     columns = (
         chosen.take([b.tokens_BT for b in batches]),
         chosen.take([b.position_BT for b in batches]),
         chosen.segments(),
+        read_tokens(own),
         chosen.take(returns),
-        chosen.take(own),
+        own,
     )
     return [ValueBatch(*each) for each in zip(*columns, strict=True)]
 
@@ -254,7 +258,7 @@ def critic_gradient(model: ModelSpec) -> Callable[..., tuple[Params, Metrics, No
         share: jax.Array,
     ) -> tuple[jax.Array, Metrics]:
         del params  # every weight of a critic is trained
-        rows = {name: arrays[name] for name in INPUTS}
+        rows = {name: arrays[name] for name in INPUTS if name in arrays}
         value_BT, stats = token_values(moved, **rows, shape=model.shape, compute=model.compute)
         loss, sums = critic_loss(value_BT, arrays["return_BT"], arrays["own_BT"], loss_denominator)
         balance = jnp.zeros(())

@@ -174,6 +174,8 @@ def assemble(
             rows = slice(len(batches), len(batches) + len(own))
             shares.append(Minibatch(rows, _loss_denominator(written, algo)))
             batches += own
+    if algo.loss.observation_weight:
+        batches = [dataclasses.replace(batch, read_BR=None) for batch in batches]
     if algo.advantage.estimator == "token_return":
         batches = credit_token_returns(batches, table.tag_G, algo)
     return Step(batches, shares, table, with_gradient, every)

@@ -30,6 +30,7 @@ from ale_jax.model.lora import trained, with_trained
 from ale_jax.model.moe import RouterSums, balancing_loss, router_sums
 from ale_jax.model.params import Params
 from ale_jax.model.policy import Asked, TokenScores, hidden_states, score_tokens
+from ale_jax.model.reading import read_here
 from ale_jax.model.sharding import batch_sharding
 from ale_jax.records import Batch, Trajectory
 
@@ -50,6 +51,7 @@ def make_loss(algo: AlgoConfig, chunks_per_pack: int) -> LossFn:
     def loss_fn(
         scores: TokenScores, arrays: dict[str, jax.Array], loss_denominator: jax.Array
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
+        assert not (algo.loss.observation_weight and "read_BR" in arrays), "observations are read"
         if scores.logp_top_BTk is not None:
             arrays = arrays | {"logp_top_BTk": scores.logp_top_BTk}
         return policy_loss(
@@ -99,21 +101,23 @@ def forward(
     compute: Compute = FLOAT32,
     top: int = 0,
 ) -> tuple[TokenScores, RouterSums | None]:
-    """Scores every token of a packed batch, and returns the scores and the router's statistics
-    (None for a dense policy). top: as in `Asked`."""
+    """Scores the tokens of a packed batch, those of its read_BR if it has them, and returns the
+    scores and the router's statistics (None for a dense policy). top: as in `Asked`."""
     tokens_BT, position_BT, segment_BT = (
         batch["tokens_BT"],
         batch["position_BT"],
         batch["segment_BT"],
     )
+    replay_BTLK, read_BR = batch.get("expert_BTLK"), read_here(batch.get("read_BR"))
     hidden_BTD, stats = hidden_states(
-        params, tokens_BT, position_BT, segment_BT, shape, compute, batch.get("expert_BTLK")
+        params, tokens_BT, position_BT, segment_BT, shape, compute, replay_BTLK, read_BR
     )
     masks = None
     if batch.get("mask_id_BT") is not None:
         masks = SamplingMasks(batch["mask_id_BT"], batch["mask_BIw"])
     asked = Asked(masks, batch.get("temperature_BT"), batch.get("top_id_BTk"), top)
-    scores = score_tokens(params, tokens_BT, hidden_BTD, position_BT, asked, shape.logit_cap)
+    cap = shape.logit_cap
+    scores = score_tokens(params, tokens_BT, hidden_BTD, position_BT, asked, cap, read_BR)
     if not stats:
         return scores, None
     return scores, router_sums(stats, segment_BT.reshape(-1) > 0, shape)
@@ -142,9 +146,10 @@ def make_train_step(
 class UpdateStep:
     """A `TrainStep` for any gradient.
 
-    gradient: of a microbatch that is alone, with its metrics. add_gradient: adds both to a total.
-    update: of weights and moments by the total. All are compiled, and reuse the memory of the
-    totals and moments that they are given.
+    gradient: of a microbatch that is alone, with its metrics. add_gradient: adds both to a total,
+    which are zeros if there is one microbatch whose form it is compiled for already. update: of
+    weights and moments by the total. All are compiled, and reuse the memory of the totals and
+    moments that they are given.
     """
 
     def __init__(
@@ -181,6 +186,7 @@ class UpdateStep:
             return jax.tree.map(jnp.add, total, (grads, sums)), tokens
 
         self.nothing, self.gradient, self.add_gradient = nothing, gradient, add_gradient
+        self._added: set[tuple[tuple[int, ...], ...]] = set()
         self.update = Update(optimizer, weights, mesh)
 
     def __call__(
@@ -194,9 +200,11 @@ class UpdateStep:
             for batch in batches:
                 arrays = to_device(batch, self._mesh)
                 args = (moved, state.params, arrays, loss_denominator, share)
-                if len(batches) == 1:  # adding it to zeros costs two passes over the gradient
+                form = tuple(x.shape for x in arrays.values())
+                if len(batches) == 1 and form not in self._added:
                     total, tokens = self.gradient(*args)
                 else:
+                    self._added.add(form)
                     total, tokens = self.add_gradient(total or self.nothing(*args), *args)
                 every_tokens.append(tokens)
             assert total is not None, "a step without microbatches"

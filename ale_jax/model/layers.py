@@ -175,12 +175,18 @@ Block = Callable[[jax.Array], tuple[jax.Array, Any]]
 
 
 def residual_blocks(
-    layer: Params, x_BTD: jax.Array, kind: Layer, mix: Block, feed: Block
+    layer: Params,
+    x_BTD: jax.Array,
+    kind: Layer,
+    mix: Block,
+    feed: Block,
+    kept: Callable[[jax.Array], jax.Array] = lambda x_BTD: x_BTD,
 ) -> tuple[jax.Array, Any, Any]:
-    """Adds to the residual stream what the two blocks of a layer make of it, each normalised as the
-    kind says. Also returns what each block returns beside.
+    """Applies the two blocks of a layer to the residual stream. Also returns what each block
+    returns beside.
 
-    mix, feed: map the block's input [B,T,D] to its output and something else.
+    mix, feed: map the block's input [B,T,D] to its output and something else. kept: what of the
+    stream the output of `feed` is added to.
     """
 
     def added(h_BTD: jax.Array, block: Block, name: str) -> tuple[jax.Array, Any]:
@@ -195,7 +201,7 @@ def residual_blocks(
     if not kind.parallel:
         h_BTD = block_input(layer, x_BTD, kind, "ffn")
     y_BTD, of_feed = added(h_BTD, feed, "ffn")
-    return x_BTD + y_BTD, of_mixer, of_feed
+    return kept(x_BTD) + y_BTD, of_mixer, of_feed
 
 
 def final_hidden(params: Params, x_BTD: jax.Array, shape: PolicyShape) -> jax.Array:

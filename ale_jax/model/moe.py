@@ -61,6 +61,16 @@ def route(
     return prob_TE, scaled(weight_TK, kind.scale).astype(x_TD.dtype), expert_TK
 
 
+def routing(
+    layer: Params, x_BTD: jax.Array, kind: Experts, replay_BTK: jax.Array | None = None
+) -> RouterStats:
+    """Returns the statistics that `moe` returns on one device, and computes no expert."""
+    x_TD = x_BTD.reshape(-1, x_BTD.shape[-1])
+    replay_TK = None if replay_BTK is None else replay_BTK.reshape(len(x_TD), -1)
+    prob_TE, _, expert_TK = route(layer, x_TD, kind, replay_TK)
+    return RouterStats(prob_TE, expert_TK)
+
+
 def _choose(layer: Params, prob_TE: jax.Array, kind: Experts) -> tuple[jax.Array, jax.Array]:
     """The probabilities of each token's experts, and the experts, [T,K]."""
     if not kind.choice_bias and kind.groups == 1:
@@ -99,13 +109,19 @@ def moe(
         size = *x_BTD.shape[:2], layer[USES].shape[-1]
         weights = weights._replace(uses=jnp.broadcast_to(layer[USES], size))
     router: Params = {name: each for name, each in layer.items() if name.startswith("router")}
-    if mesh.empty or mesh.size == 1:
+    if on_one_device():
         out_BTD, *stats = _on_one_device(router, weights, x_BTD, replay_BTK, kind)
     else:
         out_BTD, *stats = _on_mesh(router, weights, x_BTD, replay_BTK, kind, mesh)
     if kind.shared:
         out_BTD = out_BTD + _shared(layer, x_BTD, kind)
     return out_BTD, RouterStats(*(each.reshape(-1, each.shape[-1]) for each in stats))
+
+
+def on_one_device() -> bool:
+    """Returns whether the current mesh has one device, or there is none."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return mesh.empty or mesh.size == 1
 
 
 Outcome = tuple[jax.Array, jax.Array, jax.Array]  # [B,T,D], prob [B,T,E], expert [B,T,K]

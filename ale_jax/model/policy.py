@@ -35,8 +35,9 @@ from ale_jax.model.layers import (
     residual_blocks,
 )
 from ale_jax.model.lora import adapted_layers
-from ale_jax.model.moe import RouterStats
+from ale_jax.model.moe import RouterStats, on_one_device, routing
 from ale_jax.model.params import Param, Params, param_table
+from ale_jax.model.reading import before, following, put_behind, read_here
 from ale_jax.model.sharding import row_axes, sequence_axis, spec
 from ale_jax.model.short_conv import packed_conv
 
@@ -51,13 +52,15 @@ def hidden_states(
     shape: PolicyShape,
     compute: Compute = FLOAT32,
     replay_BTLK: jax.Array | None = None,
+    read_BR: jax.Array | None = None,
 ) -> tuple[jax.Array, list[RouterStats]]:
     """Computes the final hidden states [B,T,D] (after the final norm), and each layer's router
     statistics.
 
     A token attends to itself and the earlier tokens of its own segment; segment 0 is padding.
     replay_BTLK: experts to use in each layer that has experts (L layers, in order), as in
-    `moe.route`.
+    `moe.route`. read_BR: of `reading.read_here`; then the states are those before these tokens,
+    [B,R,D].
     """
 
     permutation = SequencePermutation.on_mesh(tokens_BT.shape[1])
@@ -66,15 +69,17 @@ def hidden_states(
     replays = replay_by_layer(permutation, replay_BTLK, shape)
 
     def apply_layer(kind, x_BTD, layer):
-        weights, replay_BTK = layer
+        weights, *inputs = layer
         weights = cast_layer(weights, compute.compute_dtype)
-        return decoder_layer(weights, x_BTD, places, kind, replay_BTK)
+        return decoder_layer(weights, x_BTD, places, kind, *inputs)
 
     def for_scan(layer):
-        weights, replay_BTK = layer
-        return cast_layer(weights, compute.compute_dtype), replay_BTK
+        weights, *inputs = layer
+        return cast_layer(weights, compute.compute_dtype), *inputs
 
-    layers = list(zip(adapted_layers(params), replays, strict=True))
+    # What comes before the last layer's feed-forward is read by the keys and values of all tokens.
+    read = ([None] * shape.num_layers + [read_BR])[1:]
+    layers = list(zip(adapted_layers(params), replays, read, strict=True))
     x_BTD = embed_tokens(params, tokens_BT, shape, compute)
     apply = recomputed(apply_layer, compute.remat)
     x_BTD, stats = apply_in_turn(apply, x_BTD, shape.layers, layers, for_scan)
@@ -82,7 +87,7 @@ def hidden_states(
         permutation.collect_stats(each, len(tokens_BT)) for each in stats if each is not None
     ]
     hidden_BTD = final_hidden(params, x_BTD, shape)
-    return permutation.collect(hidden_BTD), every_stats
+    return (permutation.collect(hidden_BTD) if read_BR is None else hidden_BTD), every_stats
 
 
 def embed_tokens(
@@ -100,18 +105,43 @@ def decoder_layer(
     places: Places,
     kind: Layer,
     replay_BTK: jax.Array | None = None,
+    read_BR: jax.Array | None = None,
 ) -> tuple[jax.Array, RouterStats | None]:
     """Applies one layer, with weights that are cast, to the residual stream. Also returns its
-    router's statistics. Tokens are in the order that `packed_attention` expects."""
+    router's statistics. Tokens are in the order that `packed_attention` expects. read_BR: the
+    result is the stream before these tokens alone, [B,R,D]; the statistics are of all tokens."""
 
     def mix(h_BTD):
         return packed_mixer(layer, h_BTD, places, kind), None
 
     def feed(h_BTD):
-        return feed_forward(layer, h_BTD, kind, replay_BTK)
+        if read_BR is None:
+            return feed_forward(layer, h_BTD, kind, replay_BTK)
+        return _fed_before(read_BR, layer, h_BTD, kind, replay_BTK)
 
-    x_BTD, _, stats = residual_blocks(layer, x_BTD, kind, mix, feed)
+    def kept(x_BTD):
+        return x_BTD if read_BR is None else before(x_BTD, read_BR)
+
+    x_BTD, _, stats = residual_blocks(layer, x_BTD, kind, mix, feed, kept)
     return _cut_as_rows(x_BTD), stats
+
+
+def _fed_before(
+    read_BR: jax.Array,
+    layer: Params,
+    h_BTD: jax.Array,
+    kind: Layer,
+    replay_BTK: jax.Array | None,
+) -> tuple[jax.Array, RouterStats | None]:
+    """Computes the feed-forward before the tokens that are read, [B,R,D]. The router's statistics
+    are of all tokens, on which it is balanced."""
+    if kind.experts and not on_one_device():
+        # On a mesh, what routes tokens also sends them to their experts.
+        y_BTD, stats = feed_forward(layer, h_BTD, kind, replay_BTK)
+        return before(y_BTD, read_BR), stats
+    replay_BRK = None if replay_BTK is None else before(replay_BTK, read_BR)
+    y_BRD, _ = feed_forward(layer, before(h_BTD, read_BR), kind, replay_BRK)
+    return y_BRD, routing(layer, h_BTD, kind.experts, replay_BTK) if kind.experts else None
 
 
 def packed_mixer(layer: Params, h_BTD: jax.Array, places: Places, kind: Layer) -> jax.Array:
@@ -215,10 +245,12 @@ def score_tokens(
     position_BT: jax.Array,
     asked: Asked = Asked(),  # noqa: B008 (it has no state)
     cap: float = 0.0,
+    read_BR: jax.Array | None = None,
 ) -> TokenScores:
     """Scores every token under the hidden state just before it, in the distribution that it was
     drawn from: at its temperature, among the tokens that could be drawn in its place.
-    cap: the shape's `logit_cap`.
+    cap: the shape's `logit_cap`. read_BR: only these tokens are scored, and the hidden states are
+    those before them, [B,R,D]; the scores of others are 0.
 
     A scan over blocks of SCORE_BLOCK tokens: the logits of one block are in memory at a time, and
     are recomputed in the backward pass if there are several. If the vocabulary is sharded, only
@@ -234,12 +266,12 @@ def score_tokens(
         score = jax.shard_map(
             score,
             axis_names=set(rows),
-            in_specs=(PartitionSpec(), *[PartitionSpec(rows)] * 6),
+            in_specs=(PartitionSpec(), *[PartitionSpec(rows)] * 7),
             out_specs=PartitionSpec(rows),
             check_vma=False,
         )
     head = {name: params[name]}
-    return score(head, tokens_BT, hidden_BTD, position_BT, *asked[:3])
+    return score(head, tokens_BT, hidden_BTD, position_BT, read_BR, *asked[:3])
 
 
 def _score_rows(
@@ -247,6 +279,7 @@ def _score_rows(
     tokens_BT: jax.Array,
     hidden_BTD: jax.Array,
     position_BT: jax.Array,
+    read_BR: jax.Array | None,
     masks: SamplingMasks | None,
     temperature_BT: jax.Array | None,
     top_id_BTk: jax.Array | None,
@@ -277,23 +310,23 @@ def _score_rows(
         return None, TokenScores(logp_Bt, entropy_Bt, best_Bt, top_id_Btk, logp_top_Btk)
 
     B, T = tokens_BT.shape
-    blocks = -(-B * T // SCORE_BLOCK)
+    R = hidden_BTD.shape[1]
+    blocks = -(-B * R // SCORE_BLOCK)
     if blocks > 1:  # a single one would be computed again right after it was computed
         score_block = jax.checkpoint(score_block)
     mask_id_BT = None if masks is None else masks.mask_id_BT
     # Factors and not divisors, as the last block is padded with zeros.
     factor_BT = None if temperature_BT is None else 1.0 / temperature_BT
-    of_next = jax.tree.map(
-        lambda x_BT: jnp.roll(x_BT, -1, axis=1), (tokens_BT, mask_id_BT, factor_BT, top_id_BTk)
-    )
+    asked = tokens_BT, mask_id_BT, factor_BT, top_id_BTk
+    of_next = jax.tree.map(lambda x_BT: following(x_BT, read_BR), asked)
     inputs = jax.tree.map(lambda x_BT: _in_blocks(x_BT, blocks), (hidden_BTD, *of_next))
     _, scores = jax.lax.scan(score_block, None, inputs)
 
     def align(x_ZBt):
         rest = x_ZBt.shape[3:]
-        x_BT = jnp.moveaxis(x_ZBt, 0, 2).reshape(B, -1, *rest)[:, :T]
+        x_BR = jnp.moveaxis(x_ZBt, 0, 2).reshape(B, -1, *rest)[:, :R]
         follows_BT = (position_BT > 0).reshape(B, T, *[1] * len(rest))
-        return jnp.where(follows_BT, jnp.roll(x_BT, 1, axis=1), 0)
+        return jnp.where(follows_BT, put_behind(x_BR, read_BR, T), 0)
 
     return jax.tree.map(align, scores)
 
@@ -324,10 +357,16 @@ def token_values(
     segment_BT: jax.Array,
     shape: PolicyShape,
     compute: Compute = FLOAT32,
+    read_BR: jax.Array | None = None,
 ) -> tuple[jax.Array, list[RouterStats]]:
     """Computes V(s_t) of what precedes each token in its segment, float32 [B,T], and the routers'
-    statistics. 0 on a segment's first token, which nothing precedes."""
-    hidden_BTD, stats = hidden_states(params, tokens_BT, position_BT, segment_BT, shape, compute)
+    statistics. 0 on a segment's first token, which nothing precedes, and on tokens that are not in
+    read_BR."""
+    read_BR = read_here(read_BR)
+    hidden_BTD, stats = hidden_states(
+        params, tokens_BT, position_BT, segment_BT, shape, compute, read_BR=read_BR
+    )
     # In float32, and not as a matrix product, so that nothing is rounded to a lower precision.
     value_BT = (hidden_BTD.astype(jnp.float32) * params[HEAD][None, None]).sum(axis=-1)
-    return jnp.where(position_BT > 0, jnp.roll(value_BT, 1, axis=1), 0.0), stats
+    value_BT = put_behind(value_BT, read_BR, tokens_BT.shape[1])
+    return jnp.where(position_BT > 0, value_BT, 0.0), stats

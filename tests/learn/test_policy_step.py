@@ -68,6 +68,7 @@ def train(loss, mesh, shape):
             b,
             logp_old_BT=b.logp_old_BT.astype(np.float32),
             logp_mu_BT=(b.logp_old_BT - 0.004 * b.tokens_BT).astype(np.float32),
+            read_BR=None if loss.observation_weight else b.read_BR,
         )
         for b in batches
     ]

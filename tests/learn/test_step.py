@@ -190,6 +190,23 @@ def test_what_is_computed_per_microbatch_is_averaged_over_them():
 
 
 @pytest.mark.heavy
+def test_a_microbatch_alone_gives_to_the_bit_what_it_gives_added_to_zeros():
+    mesh, shape = _mesh(), changed(DENSE, num_layers=1)
+    optimizer = make_optimizer(HYPERS, shape)
+    batch, *_ = pack_all(sample_transcripts(8), Shape(8, 64, 8))
+    found, compiled = [], []
+    for before in ((), ([batch, batch],)):
+        step = make_train_step(ModelSpec(shape, mesh), optimizer, transcript_loss)
+        for batches in (*before, [batch]):
+            state = init_state(jax.random.key(0), shape, optimizer, mesh)
+            state, sums, _ = step(state, batches, 50.0)
+        found.append(jax.device_get((state, sums)))
+        compiled.append((step.gradient._cache_size(), step.add_gradient._cache_size()))
+    assert compiled == [(1, 0), (0, 1)]
+    jax.tree.map(np.testing.assert_array_equal, *found)
+
+
+@pytest.mark.heavy
 def test_logp_says_what_the_logits_say():
     mesh = _mesh(**ONE)
     params = init_state(jax.random.key(0), MOE, make_optimizer(HYPERS, MOE), mesh).params
