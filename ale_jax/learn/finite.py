@@ -25,7 +25,7 @@ def all_finite(tree: Any) -> jax.Array:
     return functools.reduce(jnp.logical_and, map(jnp.isfinite, largest), jnp.ones((), bool))
 
 
-def choose(condition: jax.Array, one: Any, other: Any) -> Any:
+def choose(condition: jax.Array | bool, one: Any, other: Any) -> Any:
     """Returns `one` if the scalar `condition` is true, else `other`; trees of equal structure."""
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one, other)
 
