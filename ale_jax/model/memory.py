@@ -7,6 +7,7 @@ for each slot.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -15,6 +16,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from ale_jax.config.architecture import Attention, Latent, Layer, Mixer, PolicyShape, Recurrent
 from ale_jax.model.cache import Pages, empty_pages, page_sharding
+from ale_jax.model.compute import USES
 from ale_jax.model.kv_memory import InPages, InRows
 from ale_jax.model.latent import absorbed_queries, stored_latents, values_of
 from ale_jax.model.layers import project_out, project_qkv
@@ -111,12 +113,18 @@ def mix(
     if isinstance(kind.mixer, Latent):
         q_BTNO = absorbed_queries(layer, h_BTD, new.position_BT, kind.mixer)
         stored_BTO = stored_latents(layer, h_BTD, new.position_BT, kind.mixer)
-        memory = memory.write(*new, stored_BTO)
+        memory = memory.write(*new, *_stored(layer, stored_BTO))
         out_BTNO = memory.attend(q_BTNO, new.position_BT, kind.mixer.expanded)
         out_BTNH = values_of(layer, out_BTNO, kind.mixer)
     else:
         assert isinstance(kind.mixer, Attention), "others have a memory of their own"
         q, k, v = project_qkv(layer, h_BTD, new.position_BT, kind)
-        memory = memory.write(*new, k, v)
+        memory = memory.write(*new, *_stored(layer, k, v))
         out_BTNH = memory.attend(q, new.position_BT, kind.mixer, layer.get("sink_N"))
     return project_out(layer, out_BTNH, h_BTD, kind.mixer), memory
+
+
+def _stored(layer: Params, *new_BTGH: jax.Array) -> Sequence[jax.Array]:
+    """What is stored of new tokens: finite, if there are several adapters. A page is not cleared
+    before others use it, and attention with a weight of 0 to inf or nan gives nan."""
+    return list(map(jnp.nan_to_num, new_BTGH)) if USES in layer else new_BTGH

@@ -93,6 +93,8 @@ def serving(
     if as_in_run:
         config = dataclasses.replace(config, serve=ServeConfig())
     check_served(config)
+    # Before the weights, which take long to read. The vocabulary does not matter here.
+    adapters = read_served(config, policy_shape(config, config.tokenizer.vocab_size), say)
     keep_compiled(config.compilation_cache)
     found = _given(config) if path is None else _newest(config, path)
     told = Defaults(config.eval_sampling, "config.eval_sampling")
@@ -100,7 +102,6 @@ def serving(
     if not as_in_run:
         config = _sized(config)
     tokenizer, name = found.tokenizer, found.name
-    adapters = read_served(config, policy_shape(config, tokenizer.vocab_size), say)
     each = _open_engines(config, found, list(adapters.values()))
     del found  # if the engines have copies, its weights take memory
     with contextlib.closing(Engines(each)) as engines:

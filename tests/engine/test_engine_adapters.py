@@ -128,3 +128,16 @@ def test_on_several_devices_each_slot_has_its_own():
         asked = {n: pool.submit(talk, engine, n // 3, n % 3) for n in range(6)}
         for n, each in asked.items():
             assert_same(each.result(), alone(MIXED)[n % 3][n // 3])
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_what_overflows_under_one_adapter_is_not_met_by_others(shape):
+    """Those who come after it into its slot and its pages, and those beside it."""
+    loud = jax.tree.map(lambda x: np.full_like(x, 1e30), adapters_of(shape)[0])
+    engine = engine_with(shape, [loud, adapters_of(shape)[1]], pages=14)
+    with contextlib.closing(engine), ThreadPoolExecutor(2) as pool:
+        for _ in range(3):
+            beside = pool.submit(talk, engine, 0, 1)
+            assert_same(talk(engine, 1, 2), alone(shape)[2][1])
+            assert np.isnan(beside.result()[0].logp_plain).any()
+            assert_same(talk(engine, 2), alone(shape)[0][2])
