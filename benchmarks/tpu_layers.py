@@ -78,6 +78,12 @@ KINDS: dict[str, Layer] = {
         Dense(5632, "relu2", gated=False),
         Norm(1e-5, plus_one=True, centred=True, bias=True),
     ),
+    "keys_as_values": Layer(
+        _attention(8, 4, qk_norm="head", value_norm=True, keys_as_values=True),
+        DENSE,
+        Norm(1e-6, place="both"),
+        scaled=True,
+    ),
     "window": Layer(_attention(8, 4, window=1024), DENSE, Norm(1e-6, True, "both")),
     "cap": Layer(_attention(8, 4, cap=50.0), DENSE, RMS),
     "sinks": Layer(_attention(40, 8, 64, sinks=True, bias=True), DENSE, RMS),

@@ -82,7 +82,8 @@ class Attention:
     scores become cap * tanh(score / cap); 0: they stay as they are. sinks: each head has a score of
     its own that no key belongs to, which takes a share of the softmax. gate: each query head has a
     second half, whose sigmoid weighs the head's output. growth: of queries, which are multiplied
-    by it.
+    by it. value_norm: an RMS norm without weights, over each head's values. keys_as_values: there
+    is no map of values, which are keys as they are before their norm.
     """
 
     num_heads: int
@@ -98,6 +99,8 @@ class Attention:
     sinks: bool = False
     gate: bool = False
     growth: Growth | None = None
+    value_norm: bool = False
+    keys_as_values: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,13 +248,15 @@ class Norm:
 class Layer:
     """The kind of a decoder layer. residual: scales what each block adds to the stream. parallel:
     both blocks are given the stream as the first norm makes it, and none sees what the other
-    adds."""
+    adds. scaled: a number of the layer's own, which is not trained, multiplies the stream after
+    it."""
 
     mixer: Mixer
     feed_forward: FeedForward
     norm: Norm
     residual: float = 1.0
     parallel: bool = False
+    scaled: bool = False
 
     @property
     def experts(self) -> Experts | None:

@@ -93,7 +93,7 @@ def _mixer_flops(D: int, mixer: Mixer, keys: float) -> tuple[float, float]:
         return 2.0 * 4 * D * mixer.width, 2.0 * mixer.conv_width * mixer.width
     N, H = mixer.num_heads, mixer.head_width
     seen = min(keys, mixer.window) if mixer.window else keys
-    outputs = (3 if mixer.gate else 2) * N + 2 * mixer.num_kv_heads
+    outputs = (3 if mixer.gate else 2) * N + (1 if mixer.keys_as_values else 2) * mixer.num_kv_heads
     return 2.0 * D * H * outputs, 2.0 * 2 * N * H * seen
 
 

@@ -117,7 +117,8 @@ _KEPT = {
 # operations. It fuses differently in each program, so the two would disagree in log-probability by
 # about 3e-3.
 EXACT = {"xla_allow_excess_precision": False}
-KEPT_EXACT = ("norm", "router", "decay")  # parts of the names of weights that are used in float32
+# Parts of the names of weights that are used in float32.
+KEPT_EXACT = ("norm", "router", "decay", "layer_scale")
 
 
 def cast_layer(layer: Params, dtype: str) -> Params:

@@ -32,23 +32,25 @@ PERIOD = 8  # layers of a pattern, at most; Gemma 3 has five with a window, then
 
 def normalise(
     x: jax.Array,
-    weight: jax.Array,
+    weight: jax.Array | None,
     norm: Norm,
     axes: int = 1,
     bias: jax.Array | None = None,
 ) -> jax.Array:
     """Returns x / rms(x) * weight + bias, of centred norms without its mean, over as many of the
-    last axes; in float32. weight, bias: of these, or of more of the last ones."""
+    last axes; in float32. weight, bias: of these, or of more of the last ones; None: there is
+    none."""
     over = tuple(range(x.ndim - axes, x.ndim))
     x32 = x.astype(jnp.float32)
     if norm.centred:
         x32 = x32 - jnp.mean(x32, axis=over, keepdims=True)
     inverse = jax.lax.rsqrt(jnp.mean(x32 * x32, axis=over, keepdims=True) + norm.eps)
-    scale = 1.0 + weight.astype(jnp.float32) if norm.plus_one else weight
-    outer = range(x.ndim - weight.ndim)
-    x32 = x32 * inverse * jnp.expand_dims(scale, outer)
+    x32 = x32 * inverse
+    if weight is not None:
+        scale = 1.0 + weight.astype(jnp.float32) if norm.plus_one else weight
+        x32 = x32 * jnp.expand_dims(scale, range(x.ndim - weight.ndim))
     if bias is not None:
-        x32 = x32 + jnp.expand_dims(bias, outer)
+        x32 = x32 + jnp.expand_dims(bias, range(x.ndim - bias.ndim))
     return x32.astype(x.dtype)
 
 
@@ -61,11 +63,10 @@ def project_qkv(
     assert isinstance(attention, Attention)
     q_BTNH = linear(layer, "q_DNH", x_BTD)[..., : attention.head_width]
     k_BTGH = linear(layer, "k_DGH", x_BTD)
-    v_BTGH = linear(layer, "v_DGH", x_BTD)
     if attention.bias:
         q_BTNH = q_BTNH + layer["q_bias_NH"][None, None, :, : attention.head_width]
         k_BTGH = k_BTGH + layer["k_bias_GH"][None, None]
-        v_BTGH = v_BTGH + layer["v_bias_GH"][None, None]
+    v_BTGH = _values(layer, x_BTD, k_BTGH, kind)
     if attention.qk_norm:
         shared, axes = attention.qk_norm == "head", 2 if attention.qk_norm == "width" else 1
         q_name, k_name = ("q_norm_H", "k_norm_H") if shared else ("q_norm_NH", "k_norm_GH")
@@ -77,6 +78,16 @@ def project_qkv(
     if attention.growth:
         q_BTNH = grown(q_BTNH, position_BT, attention.growth)
     return q_BTNH, k_BTGH, v_BTGH
+
+
+def _values(layer: Params, x_BTD: jax.Array, k_BTGH: jax.Array, kind: Layer) -> jax.Array:
+    """Values [B,T,G,H]. k_BTGH: keys before their norm."""
+    attention = kind.mixer
+    assert isinstance(attention, Attention)
+    v_BTGH = k_BTGH if attention.keys_as_values else linear(layer, "v_DGH", x_BTD)
+    if attention.bias and not attention.keys_as_values:
+        v_BTGH = v_BTGH + layer["v_bias_GH"][None, None]
+    return normalise(v_BTGH, None, kind.norm) if attention.value_norm else v_BTGH
 
 
 def masked_attention(
@@ -201,7 +212,10 @@ def residual_blocks(
     if not kind.parallel:
         h_BTD = block_input(layer, x_BTD, kind, "ffn")
     y_BTD, of_feed = added(h_BTD, feed, "ffn")
-    return kept(x_BTD) + y_BTD, of_mixer, of_feed
+    x_BTD = kept(x_BTD) + y_BTD
+    if kind.scaled:
+        x_BTD = x_BTD * layer["layer_scale_1"][None, None].astype(x_BTD.dtype)
+    return x_BTD, of_mixer, of_feed
 
 
 def final_hidden(params: Params, x_BTD: jax.Array, shape: PolicyShape) -> jax.Array:

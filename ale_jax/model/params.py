@@ -87,6 +87,7 @@ def _layer_table(D: int, kind: Layer) -> Params:
         | _mixer_table(D, kind.mixer, kind.norm)
         | ({} if kind.parallel else _block_norms("ffn", D, kind.norm))
         | _feed_forward_table(D, kind.feed_forward)
+        | ({"layer_scale_1": Param((1,), (None,), _ONES, is_frozen=True)} if kind.scaled else {})
     )
 
 
@@ -140,6 +141,8 @@ def _attention_table(D: int, kind: Attention, norm: Norm) -> Params:
         kv = Param((G, H), ("kv_heads", "head"), _ZEROS)
         q = Param((N, Q), ("heads", "head"), _ZEROS)
         table |= {"q_bias_NH": q, "k_bias_GH": kv, "v_bias_GH": kv}
+    if kind.keys_as_values:
+        table = {name: each for name, each in table.items() if not name.startswith("v_")}
     if kind.out_bias:
         table["o_bias_D"] = Param((D,), ("embed",), _ZEROS)
     if kind.sinks:

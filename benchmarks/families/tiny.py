@@ -134,6 +134,10 @@ OF_FAMILY = {
         },
     },
     "gemma3_text": WIDE | BOTH | {"query_pre_attn_scalar": 9, "final_logit_softcapping": 3.0},
+    "gemma4_text": WIDE
+    | BOTH
+    | {"global_head_dim": 24, "num_global_key_value_heads": 1, "attention_k_eq_v": True}
+    | {"hidden_size_per_layer_input": 0, "final_logit_softcapping": 3.0},
     "gpt_oss": WIDE
     | BOTH
     | {"num_local_experts": 8, "num_experts_per_tok": 2, "swiglu_limit": 0.5},

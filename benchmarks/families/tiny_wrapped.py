@@ -19,6 +19,13 @@ OF_WRAPPER = {
         {"final_logit_softcapping": None},
         _SIGLIP | {"model_type": "siglip_vision_model"},
     ),
+    "gemma4": (
+        "gemma4_text",
+        {},
+        {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+        | {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8, "patch_size": 4}
+        | {"pooling_kernel_size": 2, "position_embedding_size": 16, "default_output_length": 4},
+    ),
     "mistral3": (
         "ministral3",
         {"model_type": "ministral3"},

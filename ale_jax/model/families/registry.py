@@ -8,6 +8,7 @@ from ale_jax.model.families.ernie4_5 import ERNIE4_5, ERNIE4_5_MOE
 from ale_jax.model.families.exaone4 import EXAONE4, EXAONE_MOE
 from ale_jax.model.families.family import Family
 from ale_jax.model.families.gemma import GEMMA, GEMMA2, GEMMA3_TEXT, VAULTGEMMA
+from ale_jax.model.families.gemma4 import GEMMA4_TEXT
 from ale_jax.model.families.glm4 import GLM, GLM4
 from ale_jax.model.families.glm4_moe import DOTS1, GLM4_MOE, SOLAR_OPEN
 from ale_jax.model.families.glm4_moe_lite import GLM4_MOE_LITE
@@ -54,7 +55,7 @@ FAMILIES: dict[str, Family] = {
         *(ERNIE4_5, ERNIE4_5_MOE, PHI3),
         *(OLMO2, OLMO3, OLMOE, FLEX_OLMO, EXAONE4, EXAONE_MOE),
         *(GLM, GLM4, GLM4_MOE, SOLAR_OPEN, DOTS1),
-        *(GEMMA, GEMMA2, VAULTGEMMA, GEMMA3_TEXT, MINIMAX_M2, GPT_OSS),
+        *(GEMMA, GEMMA2, VAULTGEMMA, GEMMA3_TEXT, GEMMA4_TEXT, MINIMAX_M2, GPT_OSS),
         *(LFM2, LFM2_MOE, COHERE, COHERE2, NEMOTRON, STARCODER2, STABLELM),
         *(DEEPSEEK_V2, DEEPSEEK_V3, SARVAM_MLA, GLM4_MOE_LITE, YOUTU, MINICPM3),
     )

@@ -17,9 +17,10 @@ from ale_jax.model.families.registry import FAMILIES
 from ale_jax.model.families.theirs import common_fields, theirs
 
 # model_type of a wrapper -> of its text model -> the family that this is. Its text model may differ
-# from the family in positions of images; the logits of a wrapper are those of its head.
+# from the family in positions of images.
 WRAPPERS = {
     "gemma3": {"gemma3_text": "gemma3_text"},
+    "gemma4": {"gemma4_text": "gemma4_text"},
     "mistral3": {"mistral": "mistral", "ministral3": "ministral3"},
     "qwen3_5": {"qwen3_5_text": "qwen3_5_text"},
     "qwen3_5_moe": {"qwen3_5_moe_text": "qwen3_5_moe_text"},
@@ -39,7 +40,10 @@ _TEXT = (
     (re.compile(r"(?:language_model\.model|model\.language_model)\."), "model."),
     (re.compile(r"language_model\.lm_head\."), "lm_head."),
 )
-_TOWER = re.compile(r"(?:model\.)?(?:visual|vision_tower|vision_model|multi_modal_projector)\.")
+_TOWER = re.compile(
+    r"(?:model\.)?(?:visual|vision_tower|vision_model|multi_modal_projector|audio_tower|embed_vision"
+    r"|embed_audio)\."
+)
 
 
 def is_wrapped(fields: Fields) -> bool:
@@ -55,8 +59,8 @@ def text_config(given: Fields) -> dict[str, Any]:
         if part.get("num_hidden_layers") is not None:
             num_layers(part)  # before transformers makes lists of as many
     values = {name: x for name, x in given.values.items() if name != "vision_config"}
-    # Of Gemma 3, transformers reads it in models of text alone.
-    inner.require("final_logit_softcapping", None)
+    if given.get("model_type") == "gemma3":  # transformers reads it in models of text alone
+        inner.require("final_logit_softcapping", None)
     whole = theirs(Fields(given.source, values), given.get("model_type"))
     text = whole.get_text_config()
     _refuse_rest(given, whole, text)

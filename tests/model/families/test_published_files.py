@@ -24,6 +24,7 @@ BILLIONS = {  # of weights, as their authors count them
     "gpt-oss-20b": 20.9,
     # Without towers for images, of 0.1 to 0.7.
     "gemma-3-12b-it": 11.77,
+    "gemma-4-31B": 30.7,
     "Mistral-Small-3.1-24B": 23.57,
     "Qwen2.5-VL-7B": 7.62,
     "Qwen3.5-0.8B": 0.752,

@@ -100,6 +100,14 @@ REFUSED = {
         *("gemma3", {}, {"final_logit_softcapping": 3.0}),
         "final_logit_softcapping 3.0 is not supported, only None is",
     ),
+    "embeddings for each layer": (
+        *("gemma4", {}, {"hidden_size_per_layer_input": 8}),
+        "hidden_size_per_layer_input 8 is not supported, only 0 is",
+    ),
+    "experts beside the feed-forward": (
+        *("gemma4", {}, {"enable_moe_block": True, "num_experts": 8, "top_k_experts": 2}),
+        "enable_moe_block True is not supported",
+    ),
     "another text model": (
         *("mistral3", {}, {"model_type": "granite"}),
         "text_config.model_type 'granite' is not supported in mistral3, only mistral, ministral3",
