@@ -19,6 +19,12 @@ def test_every_field_is_reached_by_its_dotted_name():
     assert "rl_optimizer.b1" in flat(SMOKE) and "rl" in set(field_names(RunConfig))
 
 
+def test_the_weights_of_a_domain_are_named_and_kept_in_one_order():
+    train = ({"world": "shell", "families": ("trail",), "weights": {"style": 0.5, "exact": 1.0}},)
+    (domain,) = build_config(smoke_with({"worlds.train": train})).worlds.train
+    assert domain.weights == (("exact", 1.0), ("style", 0.5))
+
+
 @each_row(
     "name, value, answer",
     [

@@ -30,6 +30,7 @@ def test_a_schema_says_all_that_a_model_has_to_know():
     }
     (task,) = Toolbox([TaskTool(None)]).definitions()
     assert task["function"]["parameters"]["required"] == ["task"]
+    assert task["function"]["parameters"]["properties"]["task"]["minLength"] == 1
 
 
 def test_what_a_class_says_of_itself_is_not_told_to_the_model():
