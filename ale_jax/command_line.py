@@ -145,11 +145,13 @@ TRAIN = "train"
 @dataclasses.dataclass(frozen=True)
 class Command:
     """A subcommand. takes: names of its flags besides those that all have. operands: what it takes
-    without a name; those of other subcommands are refused."""
+    without a name; those of other subcommands are refused. overrides: whether it takes those of a
+    config that is not named, but recorded."""
 
     meaning: str
     takes: tuple[str, ...]
     operands: str = ""
+    overrides: bool = False
 
 
 _TRAINS = ("config", "workdir", "resume", "overwrite", "ray-address", *SEVERAL)
@@ -201,8 +203,9 @@ COMMANDS = {
         "train again, without engine or sandboxes, from the steps that the run RUN has recorded "
         "(rl.record_steps), and check the weights after each; with overrides of algo, critics, "
         "learn and rl_optimizer: what they would have made of these episodes",
-        ("config", "out"),
+        ("out",),
         operands="RUN",
+        overrides=True,
     ),
     "compare": Command(
         "say how evaluations (folders with an episodes.jsonl) differ from the first of them, item "
@@ -228,7 +231,8 @@ def read_flags(argv: Sequence[str]) -> tuple[str, flags.FlagValues, list[str], l
     except flags.UnrecognizedFlagError as error:
         raise _unknown_flag(error, arguments) from None
     takes = (*COMMANDS[command].takes, *EVERYWHERE)
-    given = [name for name in FLAGS if options[name].present] + ["config"] * bool(overrides)
+    given = [name for name in FLAGS if options[name].present]
+    given += ["config"] * bool(overrides and not COMMANDS[command].overrides)
     for name in given:
         if name not in takes:
             names = ", ".join(f"--{name}" for name in takes)

@@ -89,8 +89,6 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
         if command == "replay":
             from ale_jax.system.replay_command import run_replay
 
-            if options.config:
-                raise ValueError("replay has the config of RUN: leave out --config")
             change = functools.partial(with_overrides, overrides=overrides)
             run_replay(operands, options.out, overridden(overrides), change)
             return 0
