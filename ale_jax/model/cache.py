@@ -107,6 +107,15 @@ class _AnyPages(_Arrays):
     def page_tokens(self) -> int:
         return self._size(-2)
 
+    @property
+    def num_heads(self) -> int:
+        """Heads of keys, or 1 where all share what is stored."""
+        return self._size(0) if self.HEADS else 1
+
+    @property
+    def width(self) -> int:
+        return self._size(-1)
+
 
 class _AnyRows(_Arrays):
     """Arrays [B,G,M,H] or [B,M,H]: each conversation's tokens are contiguous."""
@@ -254,9 +263,12 @@ def _gather_rows(pages: Pages, page_BW: jax.Array) -> Rows:
     B, W = page_BW.shape
 
     def gather(x_GPbH: jax.Array) -> jax.Array:
-        *heads, _, b, H = x_GPbH.shape
-        x_BGWbH = jnp.moveaxis(x_GPbH[..., page_BW, :, :], -4, 0)
-        return x_BGWbH.reshape(B, *heads, W * b, H)
+        *heads, P, b, H = x_GPbH.shape
+        if not heads:
+            return x_GPbH[page_BW].reshape(B, W * b, H)
+        # In the order of the result, which would otherwise be transposed behind the gather.
+        page_BGW = page_BW[:, None] + P * jnp.arange(heads[0])[None, :, None]
+        return x_GPbH.reshape(-1, b, H)[page_BGW].reshape(B, *heads, W * b, H)
 
     return _ROWS[type(pages)](*jax.tree.map(gather, pages.arrays))
 

@@ -10,26 +10,23 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from ale_jax.config.architecture import Attention
 from ale_jax.model.blockwise_attention import in_reach
 from ale_jax.model.cache import (
-    LatentRows,
     LayerPages,
     Pages,
     Rows,
     gather_rows,
-    load,
     write_pages,
 )
-from ale_jax.model.latent import attend_latents
 from ale_jax.model.layers import masked_attention
+from ale_jax.model.page_attention import Queries, attend_pages, keys_and_values
 from ale_jax.model.paged_attention import has_kernel, paged_attention
 
 
 @struct.dataclass
 class InPages:
     """Memory in the pages of the cache. platform: in a decode step its kernel reads the pages, if
-    it has one; otherwise they are gathered into rows."""
+    it has one."""
 
     pages: Pages
     page_BW: jax.Array
@@ -39,7 +36,7 @@ class InPages:
         pages = write_pages(self.pages, self.page_BW, position_BT, is_real_BT, new_BTGH)
         return dataclasses.replace(self, pages=pages)
 
-    def attend(self, q_BTNH, position_BT, kind, sink_N=None) -> jax.Array:
+    def attend(self, q_BTNH, position_BT, is_real_BT, kind, sink_N=None) -> jax.Array:
         """Computes the attention of each query to the positions up to its own, [B,T,N,H]. sink_N:
         of a kind that has sinks."""
         if q_BTNH.shape[1] == 1 and has_kernel(self.platform, self.pages, kind):
@@ -53,16 +50,14 @@ class InPages:
                 kind,
             )
             return out_BNH[:, None]
-        rows = gather_rows(self.pages, self.page_BW)
-        place_M = jnp.arange(rows.num_places)
-        mask_BTM = in_reach(position_BT, place_M[None], kind.window)
-        return _attend(rows, q_BTNH, mask_BTM, kind, sink_N)
+        queries = Queries(q_BTNH, position_BT, is_real_BT)
+        return attend_pages(queries, self.pages, self.page_BW, kind, sink_N)
 
 
 @struct.dataclass
 class InRows:
-    """Memory for platforms without such a kernel: the tokens of the pages are gathered once for all
-    decode steps of a dispatch.
+    """Memory for decode steps without such a kernel: the tokens of the pages are gathered once for
+    all steps of a dispatch.
 
     The tokens of these steps follow them: the n-th token of each conversation is stored at the n-th
     of `steps` places. A step therefore writes at one place, instead of a different one for each
@@ -88,7 +83,7 @@ class InRows:
         rows = self.rows.put(self.first + self.count, *new_BTGH)
         return dataclasses.replace(self, rows=rows, count=self.count + 1)
 
-    def attend(self, q_BTNH, position_BT, kind, sink_N=None) -> jax.Array:
+    def attend(self, q_BTNH, position_BT, is_real_BT, kind, sink_N=None) -> jax.Array:
         place_M = jnp.arange(self.rows.num_places)
         before_BM = place_M[None, :] < self.start_B[:, None]
         written_M = (place_M >= self.first) & (place_M < self.first + self.count)
@@ -97,7 +92,8 @@ class InRows:
             decoded_BM = self.start_B[:, None] + place_M[None, :] - self.first
             key_BM = jnp.where(place_M[None, :] < self.first, place_M[None, :], decoded_BM)
             mask_BTM &= in_reach(position_BT, key_BM, kind.window)
-        return _attend(self.rows, q_BTNH, mask_BTM, kind, sink_N)
+        k_BGMH, v_BGMH = keys_and_values(self.rows, q_BTNH.dtype)
+        return masked_attention(q_BTNH, k_BGMH, v_BGMH, mask_BTM, kind, sink_N)
 
     def scatter(self, pages: Pages, page_BW: jax.Array, end_B: jax.Array) -> Pages:
         """Writes the decoded tokens before position `end_B` of each conversation to the pages."""
@@ -105,17 +101,3 @@ class InRows:
         is_real_BT = position_BT < end_B[:, None]
         new_BTGH = self.rows.take(self.first, self.steps)
         return write_pages(pages, page_BW, position_BT, is_real_BT, new_BTGH)
-
-
-def _attend(
-    rows: Rows,
-    q_BTNH: jax.Array,
-    mask_BTM: jax.Array,
-    kind: Attention,
-    sink_N: jax.Array | None,
-) -> jax.Array:
-    if isinstance(rows, LatentRows):
-        stored_BMO = load(rows.latent_BMO, q_BTNH.dtype)
-        return attend_latents(q_BTNH, stored_BMO, mask_BTM, kind.scale)
-    k_BGMH, v_BGMH = (load(stored, q_BTNH.dtype) for stored in (rows.k_BGMH, rows.v_BGMH))
-    return masked_attention(q_BTNH, k_BGMH, v_BGMH, mask_BTM, kind, sink_N)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from ale_jax.config.architecture import Latent, Norm
 from ale_jax.model.compute import USES, Adapted, linear, used, weight
-from ale_jax.model.layers import MASKED, normalise
+from ale_jax.model.layers import normalise
 from ale_jax.model.params import Params
 from ale_jax.model.rope import rotary
 
@@ -44,29 +44,8 @@ def absorbed_queries(
     return jnp.concatenate([absorbed_BTNO, turned_BTNH], axis=-1)
 
 
-def attend_latents(
-    q_BTNO: jax.Array, stored_BMO: jax.Array, mask_BTM: jax.Array, scale: float
-) -> jax.Array:
-    """Returns the sums of what is stored of M tokens, weighted by attention, [B,T,N,O]. The rotated
-    keys are summed, too, because to cut them off would copy the latents. Scores and softmax are
-    float32."""
-    score_BTNM = jnp.einsum(
-        "btno,bmo->btnm", q_BTNO, stored_BMO, preferred_element_type=jnp.float32
-    )
-    score_BTNM = jnp.where(mask_BTM[:, :, None], score_BTNM * scale, MASKED)
-    weight_BTNM = jnp.exp(score_BTNM - score_BTNM.max(axis=-1, keepdims=True))
-    total_BTN1 = weight_BTNM.sum(axis=-1, keepdims=True)
-    out_BTNO = jnp.einsum(
-        "btnm,bmo->btno",
-        weight_BTNM.astype(stored_BMO.dtype),
-        stored_BMO,
-        preferred_element_type=jnp.float32,
-    )
-    return (out_BTNO / total_BTN1).astype(stored_BMO.dtype)
-
-
 def values_of(layer: Params, out_BTNO: jax.Array, kind: Latent) -> jax.Array:
-    """Returns the heads' sums of values, [B,T,N,H], of those of `attend_latents`."""
+    """Returns the heads' sums of values, [B,T,N,H], of those of what is stored."""
     up_ONH, values = weight(layer, "kv_up_ONH", out_BTNO.dtype), slice(kind.nope_width, None)
     return _expanded(out_BTNO[..., : kind.kv_rank], up_ONH, values, _uses(layer))
 

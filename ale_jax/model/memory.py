@@ -20,6 +20,7 @@ from ale_jax.model.compute import USES
 from ale_jax.model.kv_memory import InPages, InRows
 from ale_jax.model.latent import absorbed_queries, stored_latents, values_of
 from ale_jax.model.layers import project_out, project_qkv
+from ale_jax.model.page_attention import reads_in_place
 from ale_jax.model.paged_attention import has_kernel
 from ale_jax.model.params import Params
 from ale_jax.model.state_memory import InStates, State, empty_states, state_sharding
@@ -87,7 +88,8 @@ def in_decode(kind: Layer, kept: Kept, held: Conversations, steps: int, platform
     """Returns the memory of a layer for decode steps of all slots."""
     if isinstance(kept, State):
         return InStates(kept, None)
-    if has_kernel(platform, kept, kind.mixer):
+    tokens = held.page_BW.shape[1] * kept.page_tokens
+    if has_kernel(platform, kept, kind.mixer) or reads_in_place(platform, tokens):
         return InPages(kept, held.page_BW, platform)
     return InRows.gather(kept, held.page_BW, held.position_B, steps)
 
@@ -114,13 +116,13 @@ def mix(
         q_BTNO = absorbed_queries(layer, h_BTD, new.position_BT, kind.mixer)
         stored_BTO = stored_latents(layer, h_BTD, new.position_BT, kind.mixer)
         memory = memory.write(*new, *_stored(layer, stored_BTO))
-        out_BTNO = memory.attend(q_BTNO, new.position_BT, kind.mixer.expanded)
+        out_BTNO = memory.attend(q_BTNO, *new, kind.mixer.expanded)
         out_BTNH = values_of(layer, out_BTNO, kind.mixer)
     else:
         assert isinstance(kind.mixer, Attention), "others have a memory of their own"
         q, k, v = project_qkv(layer, h_BTD, new.position_BT, kind)
         memory = memory.write(*new, *_stored(layer, k, v))
-        out_BTNH = memory.attend(q, new.position_BT, kind.mixer, layer.get("sink_N"))
+        out_BTNH = memory.attend(q, *new, kind.mixer, layer.get("sink_N"))
     return project_out(layer, out_BTNH, h_BTD, kind.mixer), memory
 
 

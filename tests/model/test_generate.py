@@ -1,5 +1,6 @@
 """The sampling program by itself: what it prefills, and what it does not copy for that."""
 
+import math
 import re
 from functools import partial
 
@@ -15,6 +16,8 @@ from tests.model.shapes import DENSE
 
 SLOTS, PAGES, PAGE_TOKENS, SIZES = 2, 10, 8, (4, 16)
 PAGE_SW = np.arange(PAGES, dtype=np.int32).reshape(SLOTS, -1)
+# More than 512 tokens, up to which a CPU copies the pages of conversations for decode steps.
+LONG_SW = np.pad(PAGE_SW, ((0, 0), (0, 60)))
 PARAMS = init_params(jax.random.key(0), DENSE)
 RESTING = SlotState(
     token_S=np.zeros(SLOTS, np.int32),
@@ -62,20 +65,30 @@ def test_batches_of_all_sizes_are_prefilled_in_their_order():
         np.testing.assert_array_equal(found, expected)
 
 
-def test_the_cache_is_copied_nowhere():
+def _arrays(program, operation=r"\w[\w-]*"):
+    """The numbers of elements of what an operation returns in a compiled program."""
+    found = re.findall(rf"= f32\[([\d,]+)\]\S* {operation}\(", program)
+    return [math.prod(map(int, dims.split(","))) for dims in found]
+
+
+@pytest.mark.parametrize("page_SW", [PAGE_SW, LONG_SW], ids=["short", "long"])
+def test_the_cache_is_copied_nowhere(page_SW):
     """It may be most of a device's memory."""
     cache = _empty()
     lowered = prefill_and_decode.lower(
-        PARAMS, cache, RESTING, PAGE_SW, _chunks(), RESTING, **PROGRAM.keywords
+        PARAMS, cache, RESTING, page_SW, _chunks(), RESTING, **PROGRAM.keywords
     )
-    pages = ",".join(map(str, cache[0].k_GPbH.shape))
-    program = lowered.compile().as_text()
-    assert f"f32[{pages}]" in program
-    assert not re.findall(rf"= f32\[{pages}\]\S* copy\(.*", program)
+    program, (G, P, b, H) = lowered.compile().as_text(), cache[0].k_GPbH.shape
+    assert f"f32[{G},{P},{b},{H}]" in program
+    assert G * P * b * H in _arrays(program)
+    assert max(_arrays(program, "copy")) < G * P * b * H
+    if page_SW is LONG_SW:  # nor are those pages gathered that conversations could come to have
+        assert max(_arrays(program)) < G * page_SW.size * b * H
 
 
 @pytest.mark.heavy
-def test_several_decode_steps_give_what_single_ones_would():
+@pytest.mark.parametrize("page_SW", [PAGE_SW, LONG_SW], ids=["short", "long"])
+def test_several_decode_steps_give_what_single_ones_would(page_SW):
     """Ten tokens, more than a page has, of one conversation, while the other ends after four."""
     steps, budget_S = 10, np.array([10, 4])
     tokens = np.random.default_rng(0).integers(4, 96, 27)
@@ -89,7 +102,7 @@ def test_several_decode_steps_give_what_single_ones_would():
     def decode(cache, budget_S, state, steps):
         state = state.replace(budget_S=budget_S.astype(np.int32))
         return PROGRAM(
-            PARAMS, cache, RESTING, PAGE_SW, _chunks(), state, steps=steps, stop_ids=(96,)
+            PARAMS, cache, RESTING, page_SW, _chunks(), state, steps=steps, stop_ids=(96,)
         )
 
     together, *_ = PROGRAM(PARAMS, _empty(), RESTING, PAGE_SW, _chunks(*before), RESTING)
