@@ -4,10 +4,12 @@ import pytest
 
 from ale_jax.agent.tool_steps import observation
 from ale_jax.agent.tools import bash, finish, render_tool_call
+from ale_jax.envs.shell.env import Shell
 from ale_jax.envs.shell.families import generate
 from ale_jax.sandbox.api import ExecResult, SandboxLost
 from ale_jax.worlds.api import VerifierError
 from ale_jax.worlds.checked import WorldError
+from ale_jax.worlds.items import Item
 from tests.played_worlds import Played
 from tests.rows import each_row
 
@@ -148,3 +150,18 @@ def test_an_episode_is_judged_once():
 )
 def test_what_the_policy_sees_of_a_command(output, exit_code, timed_out, omitted_bytes, shown):
     assert observation(ExecResult(output, exit_code, timed_out, omitted_bytes, 0.1)) == shown
+
+
+@pytest.mark.heavy
+def test_a_saved_state_is_played_to_its_end(sandbox):
+    world, item = Shell(), Item("rename", 3, "train")
+    world.reset(item, sandbox)
+    first, *rest = world.oracle(item)
+    world.step(first)
+    saved = world.save()
+    assert saved is not None
+    sandbox.reset()
+    again = Shell()
+    assert again.load(item, sandbox, saved)
+    steps = [again.step(reply) for reply in rest]
+    assert (steps[-1].done, steps[-1].reward) == (True, 1.0)
