@@ -6,7 +6,8 @@ expert therefore first gets a capacity of SLACK times the mean load. Rows beyond
 their expert follow in rounds. Each round is for the experts with the most rows left, and there are
 as many rounds as needed: no row is dropped, and a balanced batch needs no round.
 
-The few tokens of a decode step go through every expert instead (`all_experts`).
+The few tokens of a decode step go through every expert instead (`all_experts`), or on CPUs, where
+they are very few, through those that they chose (`chosen_experts`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import jax.numpy as jnp
 from ale_jax.config.architecture import Gate
 from ale_jax.model.compute import Adapted, times
 from ale_jax.model.gates import gated
+from ale_jax.model.sharding import current_device
 
 SLACK = 1.25
 _ROUND_EXPERTS = 16  # a round takes 1 / _ROUND_EXPERTS of the experts, each with
@@ -49,7 +51,9 @@ class Weights(NamedTuple):
 
     def of(self, expert_U: jax.Array) -> Weights:
         alone = self._replace(uses=None)
-        return jax.tree.map(lambda weight: weight[expert_U], alone)._replace(uses=self.uses)
+        return jax.tree.map(lambda weight: jnp.asarray(weight)[expert_U], alone)._replace(
+            uses=self.uses
+        )
 
     def moved(self, move: Callable[[jax.Array], jax.Array]) -> Weights:
         """Returns the same for the rows that `move` makes of x."""
@@ -262,8 +266,59 @@ def all_experts(
     # One product per expert: for a joint product CPUs would first transpose the weights.
     x_ETD = jnp.broadcast_to(x_TD[None], (weights.gate.shape[0], *x_TD.shape))
     y_ETD = _feed_forward(weights, x_ETD, gate)
-    chosen_TKE = jax.nn.one_hot(expert_TK, len(y_ETD), dtype=x_TD.dtype)
-    weight_ET = jnp.einsum("tk,tke->et", weight_TK, chosen_TKE)
+    weight_ET = _by_expert(weight_TK, expert_TK, len(y_ETD))
     # The outputs are weighted, as those of `capacity_dispatch` are, so that both functions round
     # alike in bfloat16.
     return jnp.einsum("etd,et->td", y_ETD, weight_ET)
+
+
+def _by_expert(weight_TK: jax.Array, expert_TK: jax.Array, E: int) -> jax.Array:
+    """The weight of each expert for each token, [E,T]; 0 where it was not chosen."""
+    chosen_TKE = jax.nn.one_hot(expert_TK, E, dtype=weight_TK.dtype)
+    return jnp.einsum("tk,tke->et", weight_TK, chosen_TKE)
+
+
+_TOUCHED = 2 / 3  # share of the experts up to which a CPU is faster with one after another
+
+
+def touch_few(tokens: int, chosen: int, num_experts: int) -> bool:
+    """Returns whether so many tokens, each with `chosen` experts at random, leave so many experts
+    out that `chosen_experts` is faster than `all_experts`."""
+    is_cpu = current_device().platform == "cpu"
+    return is_cpu and 1 - (1 - chosen / num_experts) ** tokens < _TOUCHED
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def chosen_experts(
+    weights: Weights, x_TD: jax.Array, weight_TK: jax.Array, expert_TK: jax.Array, gate: Gate
+) -> jax.Array:
+    """Computes what `all_experts` does, one expert after another, and reads the weights of those
+    alone that a token chose. An expert of others adds zeros to a token."""
+    E = weights.gate.shape[0]
+    weight_ET = _by_expert(weight_TK, expert_TK, E)
+    counts_E = jnp.bincount(expert_TK.reshape(-1), length=E)
+    order_E = jnp.argsort(counts_E == 0)
+
+    def add_expert(i: jax.Array, out_TD: jax.Array) -> jax.Array:
+        expert_1 = order_E[i][None]
+        y_1TD = _feed_forward(weights.of(expert_1), x_TD[None], gate)
+        return out_TD + (y_1TD * weight_ET[expert_1][..., None])[0]
+
+    nothing_TD = jnp.zeros(x_TD.shape, jnp.float32)
+    out_TD = jax.lax.fori_loop(0, (counts_E > 0).sum(), add_expert, nothing_TD)
+    return out_TD.astype(x_TD.dtype)
+
+
+def _chosen_forward(weights, x_TD, weight_TK, expert_TK, gate: Gate):
+    kept = weights, x_TD, weight_TK, expert_TK
+    return chosen_experts(*kept, gate), kept
+
+
+def _chosen_backward(gate: Gate, kept, d_out_TD):
+    weights, x_TD, weight_TK, expert_TK = kept
+    compute = functools.partial(all_experts, expert_TK=expert_TK, gate=gate)
+    _, pull = jax.vjp(compute, weights, x_TD, weight_TK)
+    return *pull(d_out_TD), None
+
+
+chosen_experts.defvjp(_chosen_forward, _chosen_backward)

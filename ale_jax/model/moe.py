@@ -16,6 +16,8 @@ from ale_jax.model.capacity_dispatch import (
     all_experts,
     are_few,
     capacity_dispatch,
+    chosen_experts,
+    touch_few,
     weighted_sum,
 )
 from ale_jax.model.compute import USES, Adapted, linear, scaled, weight
@@ -137,6 +139,8 @@ def _on_one_device(
     weights = weights.moved(_in_one_row)
 
     def compute(x_TD, weight_TK, expert_TK):
+        if touch_few(*expert_TK.shape, kind.num):
+            return chosen_experts(weights, x_TD, weight_TK, expert_TK, kind.gate)
         if are_few(*expert_TK.shape, kind.num):
             return all_experts(weights, x_TD, weight_TK, expert_TK, kind.gate)
         return weighted_sum(capacity_dispatch(weights, x_TD, expert_TK, kind.gate), weight_TK)

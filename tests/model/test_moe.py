@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 
 from ale_jax.learn.step import router_figures, router_metrics
-from ale_jax.model.capacity_dispatch import Weights, all_experts, capacity_dispatch
+from ale_jax.model.capacity_dispatch import (
+    Weights,
+    all_experts,
+    capacity_dispatch,
+    chosen_experts,
+)
 from ale_jax.model.moe import RouterStats, balancing_loss, moe, route, router_sums
 from ale_jax.model.params import init_params
 from tests.model.shapes import CLAMPED, MOE, with_biases
@@ -47,14 +52,29 @@ def _graded(dispatch, gate, *args):
     return jax.value_and_grad(scalar, argnums=(0, 1, 2))(*args)
 
 
+@pytest.mark.parametrize("dispatch", [_equal_blocks, chosen_experts], ids=["blocks", "chosen"])
 @pytest.mark.parametrize("gate", ["silu", CLAMPED], ids=["silu", "clamped"])
 @pytest.mark.parametrize("kind", ["learned", "all to one pair", "half of it nobody's", "in turn"])
-def test_equal_blocks_compute_what_all_experts_on_all_tokens_do(kind, gate):
+def test_all_ways_compute_what_all_experts_on_all_tokens_do(kind, gate, dispatch):
     weight_TK, expert_TK = _routing(kind)
     weights = WEIGHTS if gate == "silu" else with_biases(WEIGHTS)
     args = gate, weights, X_TD, weight_TK, expert_TK
-    expected, found = (_graded(dispatch, *args) for dispatch in (all_experts, _equal_blocks))
+    expected, found = (_graded(each, *args) for each in (all_experts, dispatch))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), expected, found)
+
+
+@pytest.mark.parametrize(("tokens", "few"), [(1, True), (3, True), (4, False)])
+def test_a_cpu_reads_only_the_experts_of_very_few_tokens(tokens, few):
+    """Where others are read, they reach the output: 0 * nan is nan."""
+    x_TD = jnp.tile(X_TD[:1], (tokens, 1))
+    chosen = route(LAYER, x_TD, EXPERTS)[2][0]
+    is_chosen_E = (jnp.arange(MOE.num_experts)[:, None] == chosen[None]).any(axis=1)
+    names = "gate_EDF", "up_EDF", "down_EFD"
+    poisoned = LAYER | {
+        name: jnp.where(is_chosen_E[:, None, None], LAYER[name], jnp.nan) for name in names
+    }
+    out_BTD, _ = jax.jit(moe, static_argnums=2)(poisoned, x_TD[None], EXPERTS)
+    assert jnp.isfinite(out_BTD).all() == few
 
 
 def test_every_token_gets_its_own_experts_output():
