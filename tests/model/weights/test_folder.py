@@ -169,7 +169,7 @@ def test_damaged_files_are_named(damage, message, folder):
 BAD_FIELDS = [
     (
         {"model_type": "gpt2"},
-        "model_type 'gpt2' is not supported, only llama, cwm, helium, ",
+        "model_type 'gpt2' is not supported, only llama, ",
     ),
     ({"hidden_act": "relu6"}, "hidden_act 'relu6' is not one of silu, swish, gelu"),
     ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_window is missing"),
