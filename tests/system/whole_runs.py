@@ -46,11 +46,11 @@ def environment():
     return os.environ | {"XLA_FLAGS": QUICK_COMPILE}
 
 
-def run(workdir, runtime_name, *overrides):
+def run(workdir, runtime_name, *overrides, **variables):
     """What a run that must succeed prints, in a process of its own."""
     result = subprocess.run(
         command(workdir, runtime_name, *overrides),
-        env=environment(),
+        env=environment() | variables,
         capture_output=True,
         text=True,
         timeout=240,
