@@ -105,6 +105,23 @@ def silu_experts(
     return Experts(total, fields.count(per_token, most=total), fields.count(width), **kind)
 
 
+def grouped_experts(fields: Fields, num: str, shared: int) -> Experts:
+    """Returns experts that are chosen by groups, as in DeepSeek V3, with a sigmoid's score. num:
+    the name of this field. shared: how many experts every token goes to, computed as one."""
+    return silu_experts(
+        fields,
+        num,
+        "moe_intermediate_size",
+        score="sigmoid",
+        renormalise=fields.flag("norm_topk_prob"),
+        scale=fields.number("routed_scaling_factor"),
+        choice_bias=True,
+        groups=fields.count("n_group"),
+        top_groups=fields.count("topk_group"),
+        shared=fields.count("moe_intermediate_size") * shared,
+    )
+
+
 def layer_types(fields: Fields, known: tuple[str, ...] = (FULL, SLIDING)) -> list[str]:
     """Returns each layer's type, one of those that the family knows."""
     count, given = num_layers(fields), fields.items("layer_types")

@@ -12,9 +12,9 @@ from ale_jax.model.families.decoder import (
     decoder,
     dense,
     feed_types,
+    grouped_experts,
     layer_types,
     rms,
-    silu_experts,
     windowed,
 )
 from ale_jax.model.families.family import LAYER, NORMS_AFTER, VECTOR, Family, Storage
@@ -27,19 +27,7 @@ def read(fields: Fields) -> PolicyShape:
 
 
 def read_moe(fields: Fields) -> PolicyShape:
-    width = fields.count("moe_intermediate_size")
-    experts = silu_experts(
-        fields,
-        "num_experts",
-        "moe_intermediate_size",
-        score="sigmoid",
-        renormalise=fields.flag("norm_topk_prob"),
-        scale=fields.number("routed_scaling_factor"),
-        choice_bias=True,
-        groups=fields.count("n_group"),
-        top_groups=fields.count("topk_group"),
-        shared=width * fields.count("num_shared_experts"),
-    )
+    experts = grouped_experts(fields, "num_experts", fields.count("num_shared_experts"))
     norm, plain = rms(fields), dense(fields)
     for name in ("first_k_dense_replace", "first_last_k_dense_replace", "num_nextn_predict_layers"):
         fields.get(name)  # the types say it, or it only speeds up decoding

@@ -11,10 +11,10 @@ from ale_jax.model.families.decoder import (
     attention,
     decoder,
     dense,
+    grouped_experts,
     layer_types,
     num_layers,
     rms,
-    silu_experts,
     windowed,
 )
 from ale_jax.model.families.family import NEXT_LAYER, Family
@@ -47,20 +47,9 @@ def read_dots(fields: Fields) -> PolicyShape:
 def mixture(fields: Fields, mixers: Sequence[Mixer], types: Sequence[str] = ()) -> PolicyShape:
     """Returns the shape of layers with experts, but for the first ones, or for those of `types`
     that are dense."""
-    width = fields.count("moe_intermediate_size")
     shared = fields.count("n_shared_experts") if fields.get("n_shared_experts") else 0
-    experts = silu_experts(
-        fields,
-        "n_routed_experts" if fields.get("n_routed_experts") else "num_local_experts",
-        "moe_intermediate_size",
-        score="sigmoid",
-        renormalise=fields.flag("norm_topk_prob"),
-        scale=fields.number("routed_scaling_factor"),
-        choice_bias=True,
-        groups=fields.count("n_group"),
-        top_groups=fields.count("topk_group"),
-        shared=width * shared,
-    )
+    num = "n_routed_experts" if fields.get("n_routed_experts") else "num_local_experts"
+    experts = grouped_experts(fields, num, shared)
     norm, first = rms(fields), fields.get("first_k_dense_replace", 0)
     fields.get("intermediate_size")
     types = types or [DENSE if i < first else SPARSE for i in range(len(mixers))]
