@@ -112,7 +112,10 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
             return _export_episodes(options)
         return _launch(argv, command, options, overrides, run)
     except KeyboardInterrupt:
-        print("interrupted: the same command continues from the last checkpoint", file=sys.stderr)
+        goes_on = "the same command continues from the last checkpoint"
+        if argv[1:2] == ["replay"]:
+            goes_on = "a replay starts over, with another --out"
+        print(f"interrupted: {goes_on}", file=sys.stderr)
         return INTERRUPTED
     except (ValueError, OSError, RunFailed, SandboxError, flags.Error) as error:
         if debug:

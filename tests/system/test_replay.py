@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
+from ale_jax import launch
 from ale_jax.monitor.metrics import read_metrics
+from ale_jax.system import replay_command
 from ale_jax.system.checks import checked_config
 from ale_jax.system.replay_command import changed_config
 from tests.config.smoke import smoke_with
@@ -116,6 +118,15 @@ def test_weights_that_the_replay_does_not_make_are_not_asked():
 def test_a_run_does_not_record_half_of_what_it_learns_from(changes, named):
     with pytest.raises(ValueError, match=named):
         checked_config(smoke_with({"rl.record_steps": True} | changes))
+
+
+def test_an_interrupted_replay_starts_over(monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(replay_command, "run_replay", interrupted)
+    assert launch.main(["ale-jax", "replay", "runs/X"]) == 130
+    assert capsys.readouterr().err == "interrupted: a replay starts over, with another --out\n"
 
 
 @pytest.mark.heavy
