@@ -90,6 +90,7 @@ setup(
             "mypy>=2",
             "openai>=3",
             "playwright>=1.50",
+            "psutil>=5.9",
             "pytest>=8",
             "pytest-timeout>=2.3",
             "pytest-xdist>=3.8",

@@ -5,12 +5,12 @@
 
 Each fault is one small change of the source (mutations.py), planted alone in a temporary copy of
 the tracked files. There the tests of `make test` that mirror its package or import its module run
-until one fails, for at most four minutes. Every package has faults in proportion to its lines, and
-at least one where there are enough for all. A fault is caught if the test that failed passes
-without it, within the same limit. If it does not pass, or pytest broke off without naming a test,
-the result is void (exit status 2). A run that hangs counts as caught if the unmutated tests take at
-most half of the limit. In slower packages a run that reaches the limit counts as not caught. The
-share is of all faults, whatever their outcome.
+until one fails, for at most four minutes of CPU time. Every package has faults in proportion to its
+lines, and at least one where there are enough for all. A fault is caught if the test that failed
+passes without it, within the same limit. If it does not pass, or pytest broke off without naming a
+test, the result is void (exit status 2). A run that hangs counts as caught if the unmutated tests
+take at most half of the limit. In slower packages a run that reaches the limit counts as not
+caught. The share is of all faults, whatever their outcome.
 
 The tests run once without a fault, since those that are quick are tried first. This takes as long
 as the whole suite: --unmutated keeps the report of it, and takes it if it exists. --processes: how
