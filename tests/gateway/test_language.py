@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ale_jax.gateway.formats.families import FORMATS, format_named
@@ -30,21 +30,27 @@ def request(tools=TOOLS, **options):
     return ChatRequest("m", messages, tools, options=SampleOptions(stop=STOPS), **options)
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize(
-    ("tools", "choice"),
-    [
-        (TOOLS, {"tool_choice": AUTO}),
-        (TOOLS, {"tool_choice": NONE}),
-        ((), {"tool_choice": NONE}),
-        (TOOLS, {"allowed": ()}),
-    ],
+ASKED = (
+    request(tool_choice=AUTO),
+    request(tool_choice=NONE),
+    request(tools=(), tool_choice=NONE),
+    request(allowed=()),
 )
+# Where these are no calls, the thoughts before them turn out to be content as well.
+THOUGHTS_AND_CALL = "".join(MORE_PIECES[-2:])
+
+
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", FORMATS)
 @settings(deadline=None, max_examples=300)
-@given(text=st.lists(st.sampled_from((*PIECES, *MORE_PIECES))).map("".join))
-def test_what_is_sent_early_is_what_the_whole_reply_begins_with(name, tools, choice, text):
-    text, asked = marked(text), request(tools, **choice)
+@given(
+    asked=st.sampled_from(ASKED),
+    text=st.lists(st.sampled_from((*PIECES, *MORE_PIECES))).map("".join),
+)
+@example(ASKED[1], THOUGHTS_AND_CALL)
+@example(ASKED[3], THOUGHTS_AND_CALL)
+def test_what_is_sent_early_is_what_the_whole_reply_begins_with(name, asked, text):
+    text = marked(text)
     model, ids = language(name, text), np.arange(len(text))
     end = model.end_of(ids, STOPS)
     whole = model.read(ids if end is None else ids[:end], asked)
