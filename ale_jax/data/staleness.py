@@ -136,6 +136,8 @@ class StalenessGate:
 
     def _has_permit(self, domain: int) -> bool:
         before = self.quotas.before
+        if age(self._next_step(), self._version) > self.max_age:
+            return False  # what begins now would be too old for the next step
         if self._accepted(domain) + self.max_uses <= before(domain, self.capacity):
             return True
         # With reuse, the uses of a few groups may fill the bound. A step needs different ones.
@@ -181,9 +183,19 @@ class StalenessGate:
         start = self._version * self.groups_per_step
         return self.quotas.between(domain, start + first, start + end)
 
+    @property
+    def next_step(self) -> int:
+        """The version at which the next groups are taken: that of the weights, until a step of this
+        version has taken its own."""
+        with self._changed:
+            return self._next_step()
+
+    def _next_step(self) -> int:
+        return self._version + (sum(self._used) >= (self._version + 1) * self.groups_per_step)
+
     def too_old(self, start_version: int) -> bool:
-        """Tells whether a group of this start is too old to be trained on."""
-        return age(self._version, start_version) > self.max_age
+        """Tells whether a group of this start is too old for the next step."""
+        return age(self.next_step, start_version) > self.max_age
 
     def is_late(self, domain: int, begun: int, number: int) -> bool:
         """Tells whether a group in flight should be complete before the next step, because later

@@ -15,7 +15,8 @@ from ale_jax.data.staleness import Drop, StalenessGate, age
 from ale_jax.errors import RunFailed
 from ale_jax.records import RolloutRequest, Task, Trajectory
 from ale_jax.system.resampling import Resampler
-from ale_jax.system.rollouts.scheduler import RolloutScheduler, Training
+from ale_jax.system.rollouts.loop import Training
+from ale_jax.system.rollouts.scheduler import RolloutScheduler
 from ale_jax.system.tasks import Cursor, GroupStream
 
 Snapshot = Callable[[], dict[str, Any]]  # see Resampler.snapshot

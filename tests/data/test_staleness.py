@@ -157,3 +157,24 @@ def test_a_waiting_admission_is_woken(free_a_permit):
     free_a_permit(gate)
     waiter.join(20.0)
     assert admitted == [True]
+
+
+def take_step(gate, groups):
+    for group in groups:
+        gate.complete(group)
+        gate.train(group)
+
+
+@each_row("alpha, too_old, permits", [(0, True, 0), (1, False, 1)])
+def test_what_begins_after_a_step_has_its_groups_is_for_the_next_step(alpha, too_old, permits):
+    """Group 3 gives its permit back while the step is computed. What would begin now has the age 1
+    at the next step."""
+    gate = StalenessGate(alpha, groups_per_step=2)
+    admit_all(gate)
+    take_step(gate, (0, 1))
+    assert (gate.version, gate.next_step, gate.too_old(0)) == (0, 1, too_old)
+    if alpha:
+        gate.drop(3, Drop.FAILED)
+    assert admit_all(gate, first=4) == permits
+    gate.publish(1)
+    assert (gate.version, gate.next_step) == (1, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import itertools
 import random
@@ -48,11 +49,22 @@ class Job(NamedTuple):
         return self.request.key.phase == TRAIN and self.request.key.group in groups
 
 
-def backoff(failures: int) -> float:
+def backoff(failures: int, chance: random.Random) -> float:
     """Returns the seconds before the attempt that follows `failures` failures: doubled each time up
     to a cap, and shortened by chance, so that attempts that failed together do not come back
     together."""
-    return min(FIRST_BACKOFF_S * 2 ** (failures - 1), MAX_BACKOFF_S) * random.uniform(0.5, 1.0)
+    return min(FIRST_BACKOFF_S * 2 ** (failures - 1), MAX_BACKOFF_S) * chance.uniform(0.5, 1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outside:
+    """What decisions take from outside, and a simulation replaces: time, in seconds, and chance."""
+
+    clock: Callable[[], float] = time.monotonic
+    chance: random.Random = dataclasses.field(default_factory=random.Random)
+
+
+REAL = Outside()
 
 
 class RetryQueue:

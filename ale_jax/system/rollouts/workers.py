@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-import time
 from collections import deque
 from collections.abc import Collection, Iterator
 
@@ -15,7 +14,15 @@ from ale_jax.monitor.events import ATTEMPT_FAILED, Recorder
 from ale_jax.records import Episode, RolloutRequest, Trajectory
 from ale_jax.status import STATUS_RULES, Status
 from ale_jax.system.rollouts.attempts import Attempt, Cancelled, failed, missed
-from ale_jax.system.rollouts.breaker import SYSTEM_FAULTS, Breaker, Job, RetryQueue, backoff
+from ale_jax.system.rollouts.breaker import (
+    REAL,
+    SYSTEM_FAULTS,
+    Breaker,
+    Job,
+    Outside,
+    RetryQueue,
+    backoff,
+)
 from ale_jax.system.rollouts.policy_replicas import PolicyReplicas
 from ale_jax.system.rollouts.pool import Playing, WorkerLost, WorkerPool
 
@@ -78,16 +85,18 @@ class RolloutWorkers:
         deadlines: DeadlinesConfig,
         retries: int,
         record: Recorder,
+        outside: Outside = REAL,
     ):
         """pool: is closed with this. record: `EventLog.record`, called for failed attempts and for
         pauses."""
         self._pool, self._replicas, self._record = pool, replicas, record
+        self._clock, self._chance = outside.clock, outside.chance
         self._deadlines, self._retries = deadlines, retries
         self._attempts: dict[Playing, Attempt] = {}
         self._cancelled: dict[Playing, Cancelled] = {}
         self._finished: deque[Playing] = deque()
-        self._waiting = RetryQueue()
-        self._breaker = Breaker(deadlines.outage_seconds, record)
+        self._waiting = RetryQueue(self._clock)
+        self._breaker = Breaker(deadlines.outage_seconds, record, self._clock)
         self._next_check, self._asking = 0.0, 0
 
     def __enter__(self) -> RolloutWorkers:
@@ -127,18 +136,24 @@ class RolloutWorkers:
         `outage_seconds`; what an episode has raised for a reason that no status describes, which is
         a bug.
         """
-        deadline, is_over = time.monotonic() + timeout, False
+        deadline, is_over = self._clock() + timeout, False
         while not is_over:
             self._begin_retries()
             self._check()
-            left = max(deadline - time.monotonic(), 0.0)
-            patience = 0.0 if self._finished else min(left, LOOK_S)
+            left = max(deadline - self._clock(), 0.0)
+            patience = 0.0 if self._finished else min(left, self._next_look())
             self._finished.extend(self._pool.finished(patience))
             is_over = not self._finished and not left
             while self._finished:
                 if trajectory := self._take(self._finished.popleft()):
                     is_over = True
                     yield trajectory
+
+    def _next_look(self) -> float:
+        """Returns in how many seconds something may be due that no result announces."""
+        if self._waiting or self._breaker.is_open:
+            return LOOK_S
+        return max(self._next_check - self._clock(), 0.0)
 
     def abandon(self, groups: Collection[int]) -> None:
         """Ends all attempts at episodes of these training groups. They have no result."""
@@ -199,7 +214,7 @@ class RolloutWorkers:
 
     def _check(self) -> None:
         """Cancels attempts that miss a deadline, and gives up those that do not end then."""
-        now = time.monotonic()
+        now = self._clock()
         if now < self._next_check:
             return
         self._next_check = now + CHECK_S
@@ -224,7 +239,7 @@ class RolloutWorkers:
         attempt.playing.cancel()
         # An abandoned attempt may still be within a turn, and nothing is wrong with its worker.
         patience = CANCEL_S if reason else CANCEL_S + self._deadlines.turn_seconds
-        self._cancelled[attempt.playing] = Cancelled(reason, time.monotonic() + patience)
+        self._cancelled[attempt.playing] = Cancelled(reason, self._clock() + patience)
 
     def _take(self, playing: Playing) -> Trajectory | None:
         """Ends one attempt: returns the key's trajectory, or lets the next attempt wait."""
@@ -262,7 +277,7 @@ class RolloutWorkers:
         self._replicas.close(attempt.conversation, None)
         rejected = job.rejected if is_free else (*job.rejected, status)
         # What was rejected for its behaviour is drawn anew, and there is nothing to wait for.
-        delay = backoff(len(rejected) or 1) if rule.infra and not rule.redraw else 0.0
+        delay = backoff(len(rejected) or 1, self._chance) if rule.infra and not rule.redraw else 0.0
         self._waiting.put(job._replace(rejected=rejected), delay)
         return None
 

@@ -1,5 +1,7 @@
 """When attempts begin: after a back-off, and not while the system fails all of them."""
 
+import random
+
 import pytest
 
 from ale_jax.config.engine import Sampling
@@ -120,7 +122,8 @@ def test_an_outage_ends_the_run_with_what_failed_last():
 
 @each_row("failures, low, high", [(1, 0.125, 0.25), (3, 0.5, 1.0), (99, 15.0, MAX_BACKOFF_S)])
 def test_back_off_doubles_up_to_a_cap_and_varies(failures, low, high):
-    drawn = [backoff(failures) for _ in range(200)]
+    chance = random.Random(0)
+    drawn = [backoff(failures, chance) for _ in range(200)]
     assert low <= min(drawn) < max(drawn) <= high
     assert max(drawn) - min(drawn) > 0.4 * (high - low)
 

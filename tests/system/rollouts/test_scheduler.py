@@ -12,7 +12,8 @@ from ale_jax.config.engine import Sampling
 from ale_jax.data.replay import ReplayBuffer
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.records import EpisodeKey, RolloutRequest, Task
-from ale_jax.system.rollouts.scheduler import RolloutScheduler, Training
+from ale_jax.system.rollouts.loop import Training
+from ale_jax.system.rollouts.scheduler import RolloutScheduler
 from tests.data.make_trajectories import make_trajectory, make_turn
 
 LIMIT_S = 20.0
@@ -201,7 +202,7 @@ def test_whatever_ends_the_scheduler_fails_those_who_wait_for_it(rig, ended):
 
 def test_no_group_is_admitted_while_admission_is_held(rig):
     with rig.scheduler.no_admission():
-        rig.scheduler._training = rig.training
+        rig.scheduler._loop._training = rig.training
         with pytest.raises(queue.Empty):
             rig.workers.begun.get(timeout=0.2)
         assert rig.gate.outstanding() == []
@@ -253,3 +254,29 @@ def test_a_publish_ends_the_groups_that_it_makes_too_old(rig):
     assert [(key.group, key.member) for key in begun] == [(3, 0), (3, 1), (4, 0), (4, 1)]
     assert [t.episode.key for t in buffer.held()] == first[2:4]
     rig.scheduler.check()
+
+
+def test_what_would_be_too_old_for_the_next_step_ends_when_this_one_has_its_groups(rig):
+    """Nothing is published meanwhile: the update may take long, and its places are free for it."""
+    gate = StalenessGate(alpha=0.5, groups_per_step=2)
+    buffer = ReplayBuffer(gate, GROUP_SIZE)
+    changes = {"gate": gate, "deliver": buffer.add, "drop_overdue": buffer.drop_overdue}
+    rig.scheduler.train(dataclasses.replace(rig.training, **changes))
+    first = [rig.workers.next_begun() for _ in range(4)]
+    rig.workers.starts |= {0: 0, 1: 0, 2: 0}
+    for key in first:
+        rig.workers.end(key)
+    assert [group.index for group in buffer.take(timeout=LIMIT_S)] == [0, 1]
+    gate.publish(1)
+    last = [rig.workers.next_begun() for _ in range(4)]
+    assert [(key.group, key.member) for key in last] == [(2, 0), (2, 1), (3, 0), (3, 1)]
+    rig.workers.starts |= {3: 1, 4: 1}
+    for key in last[2:]:
+        rig.workers.end(key)
+    for _ in range(2):
+        key = rig.workers.next_begun()
+        assert key.group == 4
+        rig.workers.end(key)
+    assert [group.index for group in buffer.take(timeout=LIMIT_S)] == [3, 4]
+    assert rig.workers.abandoned.get(timeout=LIMIT_S) == [2]
+    assert gate.version == 1
