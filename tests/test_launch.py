@@ -276,6 +276,7 @@ def test_help_says_what_may_be_typed(launch):
 
 def test_help_names_configs_and_algorithms(launch):
     _, out, _ = launch(Runs(), "--help")
+    assert {"Configs:", "Algorithms:"} <= set(out.splitlines())
     described = dict(line.split(maxsplit=1) for line in out.splitlines() if " " in line.strip())
     assert described["smoke"].startswith("Do all parts of a run work together?")
     assert "experiments/vault" in described and described.keys() >= PRESETS.keys()

@@ -23,7 +23,7 @@ from ale_jax.model.sampling_weights import sampling_weights
 from ale_jax.model.sharding import make_mesh, num_data_shards
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.checks import checked_config
-from ale_jax.system.plan import make_plan
+from ale_jax.system.plan import Need, Plan, make_plan
 
 SMOKE = importlib.import_module("ale_jax.configs.smoke").get_config
 
@@ -37,6 +37,14 @@ def _config(**changes):
 
 def _needs(config):
     return {need.what: need.bytes for need in make_plan(config).needs}
+
+
+@pytest.mark.parametrize("has, rows", [(4 << 30, ["4.000"]), (0, [])])
+def test_the_table_says_what_is_available_where_that_is_known(has, rows):
+    table = str(Plan("h100", {"data": 2}, (Need("weights", 1 << 30),), has)).splitlines()
+    assert table[0] == "2 x h100 (data 2), GiB of each:"
+    assert [line.split()[-1] for line in table if line.split()[0] == "available"] == rows
+    assert [line.split()[-1] for line in table if line.split()[0] == "total"] == ["1.000"]
 
 
 @pytest.mark.heavy

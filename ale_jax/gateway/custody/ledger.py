@@ -220,10 +220,8 @@ class Ledger:
                 episode, status=Status.CALL_LOST, reward=None, detail=doubt
             )
         mark_replies(tree.answered(), episode.cut_replies)
-        if (
-            episode.cut_replies is None
-        ):  # of an agent's program, which does not say how long it waited
-            pass
+        if episode.cut_replies is None:
+            # It is of an agent's program, which does not say how long it waited.
             episode = dataclasses.replace(episode, policy_seconds=conversation.agent.waited)
             limit = conversation.episode.limit or cut_at(tree.answered())
             episode = _at_limit(episode, limit)

@@ -106,6 +106,16 @@ def test_whoever_connects_cannot_keep_the_others_waiting(monkeypatch):
             hello.result(timeout=20)
 
 
+def test_whoever_has_said_hello_in_time_may_be_silent(monkeypatch):
+    monkeypatch.setattr(module, "HELLO_S", 0.5)
+    with _against_raw() as (end, theirs):
+        theirs.sendall(_frame({"kind": "hello", "arrays": []}))
+        assert end.receive_hello()["kind"] == "hello"
+        time.sleep(1.0)
+        theirs.sendall(_frame({"kind": "later", "arrays": []}))
+        assert end.receive()[0]["kind"] == "later"
+
+
 def test_an_end_that_closes_is_gone():
     with _against_raw() as (end, theirs):
         theirs.sendall(_frame({"arrays": []})[:5])
