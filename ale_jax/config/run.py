@@ -57,6 +57,13 @@ class RlConfig(Settings):
         "each step waits until rollouts are as far ahead as alpha allows, so that the age of "
         "trajectories is alpha versions, and not just at most alpha.",
     )
+    redundant_groups: int = setting(
+        0,
+        "groups that are played beyond those that a step needs. The first ones that are complete "
+        "are trained on; what is too old for the next step then ends at once, and counts as stale. "
+        "Slow and broken sandboxes hold no step back, and short tasks are favoured.",
+        at_least=0,
+    )
     max_uses: int = setting(
         1,
         "steps that a group may be used in while it is fresh.",
@@ -79,6 +86,22 @@ class RlConfig(Settings):
         "replay` trains again: a checkpoint, and for each episode its texts, 16 bytes for each "
         "sampled token and 4 for each other one.",
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.redundant_groups:
+            return
+        given = f"rl.redundant_groups {self.redundant_groups}"
+        if self.stragglers == "wait":
+            raise ValueError(
+                f"{given} has no use with rl.stragglers wait, by which steps wait for all groups: "
+                "set rl.stragglers to drop"
+            )
+        if self.fill_queue or self.max_uses > 1:
+            raise ValueError(
+                f"{given} cannot be combined with rl.fill_queue or rl.max_uses above 1: set them "
+                "to False and 1"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -68,6 +68,7 @@ class StalenessGate:
     alpha: staleness in versions, rounded down to a multiple of 1/P. groups_per_step: P.
     version: of the weights being served; a resumed run has used P groups for each version.
     quotas: the domains of the steps' places. A group takes a place of its own domain only.
+    redundant: groups that are admitted beyond the bound, which changes no age.
 
     With steps of two groups and alpha 1/2, the rollouts may be one group ahead:
 
@@ -88,6 +89,7 @@ class StalenessGate:
         version: int = 0,
         max_uses: int = 1,
         quotas: Quotas = ONE_DOMAIN,
+        redundant: int = 0,
     ):
         if not (alpha >= 0 and math.isfinite(alpha)):
             raise ValueError(f"alpha {alpha} must be a finite number >= 0: 0 is synchronous")
@@ -97,7 +99,7 @@ class StalenessGate:
         # The small term is for rounding: 0.57 * 100 is 56.99999999999999 in floating point.
         self.headroom = math.floor(alpha * groups_per_step + 1e-9)
         self.groups_per_step, self.max_uses, self.quotas = groups_per_step, max_uses, quotas
-        self._version = version
+        self.redundant, self._version = redundant, version
         self._trained = version * groups_per_step
         self._used = [quotas.before(domain, self._trained) for domain in quotas.domains]
         self._admitted = 0
@@ -114,8 +116,9 @@ class StalenessGate:
 
     @property
     def capacity(self) -> int:
-        """Upper bound of `accepted` at this version: floor((alpha + version + 1) P)."""
-        return (self._version + 1) * self.groups_per_step + self.headroom
+        """Upper bound of `accepted` at this version: floor((alpha + version + 1) P), and the
+        redundant ones."""
+        return (self._version + 1) * self.groups_per_step + self.headroom + self.redundant
 
     @property
     def accepted(self) -> int:

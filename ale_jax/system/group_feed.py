@@ -48,7 +48,9 @@ class GroupFeed:
         self._note_dropped = note_dropped
         self._dropped: deque[DroppedGroup] = deque()  # since the last report
         quotas = Quotas(cursor.round)
-        self.gate = StalenessGate(rl.alpha, rl.groups_per_step, cursor.step, rl.max_uses, quotas)
+        self.gate = StalenessGate(
+            rl.alpha, rl.groups_per_step, cursor.step, rl.max_uses, quotas, rl.redundant_groups
+        )
         self._buffer = ReplayBuffer(
             self.gate,
             rl.group_size,

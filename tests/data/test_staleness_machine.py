@@ -25,13 +25,17 @@ class StalenessMachine(RuleBasedStateMachine):
         waits=st.booleans(),
         ratios=st.lists(st.integers(1, 4), min_size=1, max_size=3),
         repeats=st.integers(1, 2),
+        redundant=st.integers(0, 3),
     )
-    def begin(self, quarters, groups_per_step, max_uses, fill, waits, ratios, repeats):
+    def begin(self, quarters, groups_per_step, max_uses, fill, waits, ratios, repeats, redundant):
         self.alpha = Fraction(quarters, 4)
         self.groups_per_step = groups_per_step
         self.max_uses = max_uses
         self.quotas = quotas = Quotas.of_ratios(ratios, repeats)
-        self.gate = StalenessGate(float(self.alpha), groups_per_step, 0, max_uses, quotas)
+        self.redundant = redundant = 0 if fill or waits or max_uses > 1 else redundant
+        self.gate = StalenessGate(
+            float(self.alpha), groups_per_step, 0, max_uses, quotas, redundant
+        )
         self.fill, self.waits = fill, waits
         self.buffer = ReplayBuffer(self.gate, GROUP_SIZE, fill, waits=waits)
         self.next_groups = [quotas.first(domain, 0) for domain in quotas.domains]
@@ -41,7 +45,8 @@ class StalenessMachine(RuleBasedStateMachine):
         self.aborted = set()
 
     def limit(self):
-        return math.floor((self.alpha + self.gate.version + 1) * self.groups_per_step)
+        bound = math.floor((self.alpha + self.gate.version + 1) * self.groups_per_step)
+        return bound + self.redundant
 
     def in_flight(self):
         return {group for group, _ in self.starts}
@@ -105,8 +110,14 @@ class StalenessMachine(RuleBasedStateMachine):
             assert self.uses[index] <= self.max_uses
         assert max(ages) <= math.ceil(self.alpha)
         assert sum(ages) <= self.alpha * len(ages)
-        self.gate.publish(now + 1)
+        assert self.gate.next_step == now + 1
+        if self.gate.max_age == 0:
+            assert self.gate.next_domain() is None, "what begins now is too old for the next step"
         self.abort_overdue()
+        self.gate.publish(now + 1)
+        before = set(self.aborted)
+        self.abort_overdue()
+        assert self.aborted == before, "what the publish makes too old has ended by then"
 
     def abort_overdue(self):
         """Ends the groups in flight that would be too old when they come back."""
@@ -119,7 +130,7 @@ class StalenessMachine(RuleBasedStateMachine):
         whole = math.ceil(
             Fraction(math.floor(self.alpha * self.groups_per_step), self.groups_per_step)
         )
-        limit = self.gate.version - whole
+        limit = self.gate.next_step - whole
         for group in self.in_flight():
             back = [start for start, valid in self.played[group] if valid]
             going_on = [oldest[group]] if group in oldest else []

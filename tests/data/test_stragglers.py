@@ -118,6 +118,22 @@ def test_a_group_that_failed_is_replaced_by_one_of_its_domain():
     assert indices(buffer.take()) == [0, 2, 4]
 
 
+def test_the_first_groups_that_are_complete_are_trained_on_and_the_redundant_ones_end():
+    gate = StalenessGate(alpha=0, groups_per_step=2, redundant=2)
+    buffer = ReplayBuffer(gate, group_size=2)
+    assert [gate.admit(group) for group in range(5)] == [True] * 4 + [False]
+    for group in (3, 1):
+        for member in range(2):
+            buffer.add(make_trajectory(group, member, start_version=0))
+    assert indices(buffer.take()) == [1, 3]
+    assert buffer.drop_overdue({0: 0}) == [0], "group 2 has no token yet, and may still be fresh"
+    assert not gate.admit(5), "it would be too old"
+    gate.publish(1)
+    assert buffer.drop_overdue({2: 1}) == []
+    assert [gate.admit(group) for group in range(5, 9)] == [True] * 3 + [False]
+    assert gate.counts()["dropped_stale"] == 1
+
+
 @dataclass
 class _Flight:
     begun: int

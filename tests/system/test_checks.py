@@ -29,6 +29,17 @@ from tests.rows import each_row
         ("dapo", {"resampling.scheme": "rollback"}, "hides from resampling.scheme rollback"),
         ("dapo", {"rl_optimizer.decay_success": 0.5}, "hides from rl_optimizer.decay_success 0.5"),
         ("grpo", {"rl.alpha": 1.5, "rl.max_uses": 4}, "fresh enough for 3 steps"),
+        ("grpo", {"rl.redundant_groups": 2}, "rl.stragglers wait, by which steps wait for all"),
+        (
+            "grpo",
+            {"rl.redundant_groups": 2, "rl.stragglers": "drop", "rl.fill_queue": True},
+            "rl.redundant_groups 2 cannot be combined with rl.fill_queue",
+        ),
+        (
+            "grpo",
+            {"rl.redundant_groups": 2, "rl.stragglers": "drop", "rl.alpha": 1, "rl.max_uses": 2},
+            "or rl.max_uses above 1: set them to False and 1",
+        ),
         ("rloo", {"engine.int8_cache": True}, "differs from the learner's: set engine.weights to"),
         ("grpo", {"critics.optimizer.decay_success": 0.5}, "critics.optimizer.decay_success 0.5 w"),
         ("ppo", {"critics.mask_share": 0.2}, "mask_share 0.2 needs critics that can differ"),
@@ -49,6 +60,7 @@ def test_sections_must_fit_the_algorithm(name, fields, answer):
         ("ipa", {"warm_start.max_steps": 0, "warm_start.probe_tasks": 1}),  # nothing is probed
         ("tree", {"rl.dynamic_sampling": True}),
         ("grpo", {"rl.alpha": 1.5, "rl.max_uses": 3}),
+        ("grpo", {"rl.redundant_groups": 2, "rl.stragglers": "drop"}),
     ],
 )
 def test_what_is_not_read_is_not_refused(name, fields):
