@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
@@ -43,7 +44,7 @@ class Group:
         """The members whose reward is a valid judgement of the policy."""
         return tuple(filter(_is_valid, self.members))
 
-    @property
+    @functools.cached_property
     def start_version(self) -> int:
         """Version of the weights at the first token of any valid member. ValueError without one."""
         return min(t.start_version for t in self.valid)
@@ -119,6 +120,7 @@ class ReplayBuffer:
         self._partial: dict[int, dict[int, Trajectory]] = {}
         self._whole: dict[int, Group] = {}
         self._uses: dict[int, int] = {}
+        self._judged_at = -1  # the step for which all complete groups are fresh
         self._changed = threading.Condition()
 
     def add(self, trajectory: Trajectory) -> None:
@@ -147,6 +149,7 @@ class ReplayBuffer:
             return
         self._whole[index] = group
         self._uses[index] = 0
+        self._judged_at = -1
 
     def _is_replaceable(self, index: int, admission: Admission) -> bool:
         permits = self._gate.permits_of(self._domain(index), admission.version)
@@ -195,8 +198,10 @@ class ReplayBuffer:
             return [self._use(index) for index in self._batch()]
 
     def _ready(self) -> bool:
-        batch = self._batch()
-        if len(batch) < self._gate.groups_per_step or (self._waits and self._is_any_late()):
+        self._evict_stale()
+        if len(self._whole) < self._gate.groups_per_step:
+            return False
+        if len(self._batch()) < self._gate.groups_per_step or (self._waits and self._is_any_late()):
             return False
         return not self._fill or self._gate.is_played_out()
 
@@ -214,8 +219,7 @@ class ReplayBuffer:
         return False
 
     def _batch(self) -> list[int]:
-        """Indices of the next step's groups, as many as are available; evicts stale groups."""
-        self._evict_stale()
+        """Indices of the next step's groups, as many as are available. Stale ones are evicted."""
         batch = []
         for domain, indices in self._by_domain(self._whole).items():
             oldest_first = sorted(indices, key=lambda index: (self._begun(index), index))
@@ -250,6 +254,9 @@ class ReplayBuffer:
 
     def _evict_stale(self) -> None:
         gate, oldest = self._gate, []
+        if self._judged_at == gate.next_step:
+            return
+        self._judged_at = gate.next_step
         for index, group in sorted(self._whole.items()):
             if gate.too_old(group.start_version):
                 self._evict(index)

@@ -106,6 +106,7 @@ class StalenessGate:
         self._admitted_now = collections.Counter[int]()  # at this version, by domain
         self._in_flight: dict[int, Admission] = {}
         self._waiting: dict[int, Admission] = {}
+        self._unused = collections.Counter[int]()  # in flight or waiting, by domain
         self._kept: dict[int, int] = {}  # group -> uses that are left
         self._dropped: collections.Counter[Drop] = collections.Counter()
         self._changed = threading.Condition()
@@ -134,8 +135,8 @@ class StalenessGate:
     def _present(self, domain: int) -> tuple[int, list[int]]:
         """Counts a domain's groups in flight and waiting; and the uses that are left of others."""
         of = self.quotas.domain
-        unused = sum(of(group) == domain for group in (*self._in_flight, *self._waiting))
-        return unused, [left for group, left in self._kept.items() if of(group) == domain]
+        kept = [left for group, left in self._kept.items() if of(group) == domain]
+        return self._unused[domain], kept
 
     def _has_permit(self, domain: int) -> bool:
         before = self.quotas.before
@@ -215,13 +216,15 @@ class StalenessGate:
         """Takes a permit for `group`, waiting up to `timeout` seconds; False if none came."""
         domain = self.quotas.domain(group)
         with self._changed:
-            assert group not in self._in_flight.keys() | self._waiting, f"{group} is out already"
+            is_out = group in self._in_flight or group in self._waiting
+            assert not is_out, f"{group} is out already"
             if not self._changed.wait_for(lambda: self._has_permit(domain), timeout):
                 return False
             number = self._admitted_now[domain]
             self._in_flight[group] = Admission(self._admitted, self._version, number)
             self._admitted += 1
             self._admitted_now[domain] += 1
+            self._unused[domain] += 1
             return True
 
     def next_domain(self) -> int | None:
@@ -257,8 +260,11 @@ class StalenessGate:
         """Counts a use of the group. Its permit is not returned; `publish` brings new permits."""
         with self._changed:
             assert group in self._waiting or group in self._kept, f"group {group} is not waiting"
-            self._trained += self._waiting.pop(group, None) is not None
-            self._used[self.quotas.domain(group)] += 1
+            domain = self.quotas.domain(group)
+            if self._waiting.pop(group, None) is not None:
+                self._trained += 1
+                self._unused[domain] -= 1
+            self._used[domain] += 1
             if left := self._kept.pop(group, self.max_uses) - 1:
                 self._kept[group] = left
 
@@ -275,6 +281,7 @@ class StalenessGate:
             home = self._in_flight if group in self._in_flight else self._waiting
             assert group in home, f"group {group} is neither in flight nor waiting"
             del home[group]
+            self._unused[self.quotas.domain(group)] -= 1
             self._dropped[reason] += 1
             self._changed.notify_all()
 

@@ -13,7 +13,7 @@ from ale_jax.config.engine import Sampling
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.records import EpisodeKey, RolloutRequest, Trajectory
 
-LOOK_S = 0.5  # between two looks for groups that are too old, while no step changes which are
+LOOK_S = 5.0  # between two looks for groups that are too old, while no step changes which are
 
 
 @dataclasses.dataclass(frozen=True)

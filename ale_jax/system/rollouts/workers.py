@@ -28,7 +28,8 @@ from ale_jax.system.rollouts.pool import Playing, WorkerLost, WorkerPool
 
 NAME_BYTES = 16  # of a conversation's name, which is a secret: it gives access to the conversation
 LOOK_S = 0.05  # between two looks at whether a retry may begin
-CHECK_S = 0.5  # between two looks at the deadlines
+CHECK_S = 0.5  # between two looks at the deadlines of up to CHECKED attempts; of more, longer
+CHECKED = 1000
 CANCEL_S = 10.0  # what is not over so long after it was cancelled is given up
 
 
@@ -217,7 +218,7 @@ class RolloutWorkers:
         now = self._clock()
         if now < self._next_check:
             return
-        self._next_check = now + CHECK_S
+        self._next_check = now + CHECK_S * max(len(self._attempts) / CHECKED, 1.0)
         self._breaker.check()
         self._pool.check()
         asking = 0

@@ -1,0 +1,117 @@
+"""Simulated runs take the time that can be worked out by hand, and keep what real ones promise."""
+
+import dataclasses
+import math
+import random
+
+import pytest
+
+from ale_jax.config.rollout import DeadlinesConfig
+from ale_jax.status import Status
+from ale_jax.system.simulation.run import Setup, simulate
+from ale_jax.system.simulation.world import Course
+
+TWO = Setup(groups_per_step=2, group_size=2, places=4, update_seconds=3.0)
+
+
+def always(seconds):
+    return lambda key, chance: Course(seconds)
+
+
+def test_a_synchronous_step_is_its_rollout_and_its_update():
+    found = simulate(TWO, always(7.0), steps=5, seed=0)
+    assert found.seconds_per_step == pytest.approx(10.0)
+    assert found.learner_busy == pytest.approx(0.3)
+    assert found.places_busy == pytest.approx(0.7)
+    assert (found.mean_age, found.stale_share, found.episodes) == (0.0, 0.0, 20)
+
+
+def test_too_few_places_play_one_after_another():
+    found = simulate(dataclasses.replace(TWO, places=2), always(7.0), steps=5, seed=0)
+    assert found.seconds_per_step == pytest.approx(17.0)
+
+
+def test_one_step_ahead_the_longer_of_both_bounds():
+    """The first step waits for its rollout. The last one's update ends the run."""
+    ahead = dataclasses.replace(TWO, alpha=1.0)
+    found = simulate(ahead, always(7.0), steps=50, seed=0)
+    assert found.seconds_per_step == pytest.approx((50 * 7.0 + 3.0) / 50)
+    slow = dataclasses.replace(ahead, update_seconds=20.0)
+    assert simulate(slow, always(7.0), 50, 0).seconds_per_step == pytest.approx(
+        (7.0 + 50 * 20.0) / 50
+    )
+
+
+def test_a_slow_group_holds_a_step_back_unless_there_is_another_one():
+    def course(key, chance):
+        return Course(50.0 if key.group == 1 else 7.0)
+
+    spare = dataclasses.replace(TWO, places=6, stragglers="drop")
+    assert simulate(spare, course, 1, 0).seconds_per_step == pytest.approx(53.0)
+    redundant = dataclasses.replace(spare, redundant_groups=1)
+    found = simulate(redundant, course, 2, 0)
+    assert found.seconds_per_step == pytest.approx(10.0), "its places are free again at once"
+    assert found.stale_share == pytest.approx(2 / 6)  # of each step one
+
+
+def test_what_hangs_is_played_again_after_its_deadline():
+    hung = []
+
+    def course(key, chance):
+        if hung:
+            return Course(7.0)
+        hung.append(key)
+        return Course(math.inf)
+
+    limits = DeadlinesConfig(turn_seconds=30.0, episode_seconds=30.0)
+    found = simulate(dataclasses.replace(TWO, deadlines=limits), course, 1, 0)
+    # Workers look for it twice a second, and pause before they play it again.
+    assert 30.0 + 7.0 + 3.0 <= found.seconds_per_step <= 30.0 + 7.0 + 3.0 + 1.0
+
+
+def test_an_outage_is_waited_for():
+    """Four attempts fail together, after a second. Then nothing begins but one trial of a second
+    after each pause, of 1, 2, 4, 8, 16, 30 and 30 s. The eighth trial, after 30 s more, takes its
+    seven, and then the others do."""
+    begun = []
+
+    def course(key, chance):
+        begun.append(key)
+        return Course(1.0, Status.SANDBOX_LOST, None) if len(begun) < 12 else Course(7.0)
+
+    found = simulate(TWO, course, 1, 0)
+    pauses = 1 + 2 + 4 + 8 + 16 + 30 + 30 + 30
+    assert found.seconds_per_step == pytest.approx(1 + pauses + 7 * 1 + 7 + 7 + 3, abs=2.0)
+
+
+def test_the_same_seed_is_the_same_run():
+    def course(key, chance):
+        return Course(chance.expovariate(0.1))
+
+    setup = dataclasses.replace(TWO, alpha=1.5, stragglers="drop", redundant_groups=1)
+    first, second, other = (simulate(setup, course, 40, seed) for seed in (3, 3, 4))
+    assert first == second != other
+
+
+def test_in_thousands_of_steps_nothing_is_too_old_and_the_run_never_stands_still():
+    """What `simulate` asserts: the gate's states, and that attempts that are cancelled end."""
+    chance = random.Random(0)
+    for seed in range(20):
+        setup = Setup(
+            groups_per_step=chance.randint(1, 5),
+            group_size=chance.randint(1, 3),
+            places=chance.randint(1, 12),
+            update_seconds=chance.uniform(0.0, 30.0),
+            alpha=chance.choice([0.0, 0.5, 1.0, 2.0, 3.5]),
+            stragglers="drop",
+            redundant_groups=chance.randint(0, 3),
+        )
+
+        def course(key, drawn):
+            lost = drawn.random() < 0.05
+            seconds = drawn.lognormvariate(2.0, 1.3)
+            return Course(seconds, Status.SANDBOX_LOST, None) if lost else Course(seconds)
+
+        found = simulate(setup, course, steps=100, seed=seed)
+        assert found.mean_age <= setup.alpha
+        assert found.episodes >= 100 * setup.groups_per_step * setup.group_size
