@@ -69,8 +69,8 @@ def traced_sampler(policy: PolicyShape, mesh: AnyMesh, engine: EngineShape) -> j
 
 
 def abstract_cache(policy: PolicyShape, engine: EngineShape) -> Cache:
-    """Returns shape and dtype of what the engine keeps of conversations, in bfloat16."""
-    sizes = engine.pages, engine.page_tokens, jnp.bfloat16, engine.max_sequences
+    """Returns shape and dtype of what the engine keeps of conversations on TPUs, in bfloat16."""
+    sizes = engine.pages, engine.page_tokens, jnp.bfloat16, engine.max_sequences, "tpu"
     return jax.eval_shape(partial(empty_cache, policy, *sizes))
 
 

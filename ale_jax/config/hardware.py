@@ -9,6 +9,7 @@ from ale_jax.config.setting import Settings, setting
 # Accelerators that a run can be planned for, with the GiB of one device that a program may use:
 # the manufacturer's figure, less what the system and the compiler reserve.
 # A TPU7x has two devices.
+GPUS = ("h100", "h200")
 CHIPS = {"v5e": 15.5, "v5p": 94.0, "v6e": 31.0, "tpu7x": 94.5, "h100": 75.0, "h200": 133.0}
 
 
@@ -34,6 +35,11 @@ class HardwareConfig(Settings):
         "accelerators of each process; 0: one process has all.",
         at_least=0,
     )
+
+    @property
+    def platform(self) -> str:
+        """JAX's name of the chip's platform; empty for the local devices."""
+        return ("gpu" if self.chip in GPUS else "tpu") if self.chip else ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -259,7 +259,7 @@ class Engine:
     def _empty_cache(self, dtype: jnp.dtype) -> Cache:
         shape = self._shape
         dtype = jnp.int8 if shape.int8_cache else dtype
-        sizes = shape.pages, shape.page_tokens, dtype, shape.max_sequences
+        sizes = shape.pages, shape.page_tokens, dtype, shape.max_sequences, self._platform
         make = partial(empty_cache, self._policy, *sizes)
         if self._mesh is None:
             return make()

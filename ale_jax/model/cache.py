@@ -91,6 +91,11 @@ class _Arrays:
     def arrays(self) -> list[Stored]:
         return [getattr(self, field.name) for field in dataclasses.fields(self)]  # type: ignore[arg-type]
 
+    @property
+    def width(self) -> int:
+        """Numbers of a token and head, with what `empty_pages` adds to them."""
+        return self._size(-1)
+
     def _size(self, axis: int) -> int:
         return jax.tree.leaves(self)[0].shape[axis]
 
@@ -111,10 +116,6 @@ class _AnyPages(_Arrays):
     def num_heads(self) -> int:
         """Heads of keys, or 1 where all share what is stored."""
         return self._size(0) if self.HEADS else 1
-
-    @property
-    def width(self) -> int:
-        return self._size(-1)
 
 
 class _AnyRows(_Arrays):
@@ -180,19 +181,25 @@ class LatentRows(_AnyRows):
 Pages = LayerPages | LatentPages
 Rows = LayerRows | LatentRows
 _ROWS: dict[type[Pages], type[Rows]] = {LayerPages: LayerRows, LatentPages: LatentRows}
+# By platform, what the width of latents is a multiple of, with zeros behind them. A TPU has 128
+# lanes. It is given and returns arrays of another width with the pages as their last dim, and each
+# dispatch would copy all pages to the form in which tokens are read and written, and back.
+_LATENT_WIDTH = {"tpu": 128}
 
 
 def empty_pages(
-    kind: Attention | Latent, num_pages: int, page_tokens: int, dtype: jnp.dtype
+    kind: Attention | Latent, num_pages: int, page_tokens: int, dtype: jnp.dtype, platform: str
 ) -> Pages:
-    """Returns pages of zeros. dtype int8: symmetric quantisation, with one scale per token and
-    head. ValueError for latents, whose parts differ too much in size for one scale."""
+    """Returns pages of zeros for a platform. dtype int8: symmetric quantisation, with one scale per
+    token and head. ValueError for latents, whose parts differ too much in size for one scale."""
     if isinstance(kind, Latent):
         if dtype == jnp.int8:
             raise ValueError(
                 "engine.int8_cache True is not supported for latent attention: set it to False"
             )
-        return LatentPages(jnp.zeros((num_pages, page_tokens, kind.stored_width), dtype))
+        unit = _LATENT_WIDTH.get(platform, 1)
+        width = -(-kind.stored_width // unit) * unit
+        return LatentPages(jnp.zeros((num_pages, page_tokens, width), dtype))
 
     def zeros() -> Stored:
         size = (kind.num_kv_heads, num_pages, page_tokens, kind.head_width)

@@ -32,6 +32,10 @@ class InPages:
     page_BW: jax.Array
     platform: str = struct.field(pytree_node=False)
 
+    @property
+    def width(self) -> int:
+        return self.pages.width
+
     def write(self, position_BT, is_real_BT, *new_BTGH) -> InPages:
         pages = write_pages(self.pages, self.page_BW, position_BT, is_real_BT, new_BTGH)
         return dataclasses.replace(self, pages=pages)
@@ -78,6 +82,10 @@ class InRows:
         room = -(-steps // b)  # any pages will do: their content is masked
         rows = gather_rows(pages, jnp.pad(page_BW, ((0, 0), (0, room))))
         return cls(rows, start_B, jnp.int32(0), W * b, steps)
+
+    @property
+    def width(self) -> int:
+        return self.rows.width
 
     def write(self, position_BT, is_real_BT, *new_BTGH) -> InRows:
         rows = self.rows.put(self.first + self.count, *new_BTGH)

@@ -56,15 +56,16 @@ def empty_cache(
     page_tokens: int,
     dtype: jnp.dtype = jnp.float32,
     num_slots: int = 0,
+    platform: str = "cpu",
 ) -> Cache:
     """Returns a cache of zeros. dtype: of pages; int8: symmetric quantisation, with one scale per
-    token and head. num_slots: as many as recurrent layers have states. ValueError for layers that
-    cannot be kept in this form."""
+    token and head. num_slots: as many as recurrent layers have states. platform: of the programs
+    that use it. ValueError for layers that cannot be kept in this form."""
 
     def empty(mixer: Mixer) -> Kept:
         if isinstance(mixer, Recurrent):
             return empty_states(mixer, num_slots)
-        return empty_pages(mixer, num_pages, page_tokens, dtype)
+        return empty_pages(mixer, num_pages, page_tokens, dtype, platform)
 
     return [empty(layer.mixer) for layer in shape.layers]
 
@@ -115,6 +116,7 @@ def mix(
     if isinstance(kind.mixer, Latent):
         q_BTNO = absorbed_queries(layer, h_BTD, new.position_BT, kind.mixer)
         stored_BTO = stored_latents(layer, h_BTD, new.position_BT, kind.mixer)
+        q_BTNO, stored_BTO = (_widened(x, memory.width) for x in (q_BTNO, stored_BTO))
         memory = memory.write(*new, *_stored(layer, stored_BTO))
         out_BTNO = memory.attend(q_BTNO, *new, kind.mixer.expanded)
         out_BTNH = values_of(layer, out_BTNO, kind.mixer)
@@ -124,6 +126,11 @@ def mix(
         memory = memory.write(*new, *_stored(layer, k, v))
         out_BTNH = memory.attend(q, *new, kind.mixer, layer.get("sink_N"))
     return project_out(layer, out_BTNH, h_BTD, kind.mixer), memory
+
+
+def _widened(x: jax.Array, width: int) -> jax.Array:
+    """x with zeros behind it in its last dim, which add nothing to a product."""
+    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, width - x.shape[-1])])
 
 
 def _stored(layer: Params, *new_BTGH: jax.Array) -> Sequence[jax.Array]:

@@ -299,7 +299,8 @@ def _cache_bytes(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> 
     engine = config.engine
     engine.shard(num_data_shards(mesh))  # ValueError if it cannot be divided
     dtype = jnp.int8 if engine.int8_cache else jnp.dtype(config.learn.compute_dtype)
-    room = engine.pages, engine.page_tokens, dtype, engine.max_sequences
+    platform = config.hardware.platform or jax.default_backend()
+    room = engine.pages, engine.page_tokens, dtype, engine.max_sequences, platform
     cache = jax.eval_shape(partial(empty_cache, policy, *room))
     sizes = [
         _bytes(_placed(kept, jax.tree.map(lambda _, place=place: place, kept)))

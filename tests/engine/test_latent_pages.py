@@ -13,6 +13,7 @@ import pytest
 from ale_jax.config.hardware import MeshShape
 from ale_jax.config.model import FLOAT32, Compute, LoraShape
 from ale_jax.engine.engine import Engine
+from ale_jax.model import cache
 from ale_jax.model.generate import prefill_and_decode
 from ale_jax.model.lora import new_adapters, trained, with_trained
 from ale_jax.model.memory import cache_shardings, empty_cache
@@ -103,6 +104,20 @@ def test_who_gives_way_and_comes_back_is_not_changed(roomy):
 
 
 @pytest.mark.heavy
+def test_zeros_behind_latents_change_nothing(roomy, monkeypatch):
+    """As TPUs have them, and also where some give way."""
+    monkeypatch.setitem(cache._LATENT_WIDTH, "cpu", 20)  # 32 become 40
+    played, engine = _play(dataclasses.replace(SIZES, pages=14))
+    assert {pages.shape for pages in jax.tree.leaves(engine._cache)} == {(14, 8, 40)}
+    assert engine.stats.swapped_pages > 0
+    for turns, expected in zip(played, roomy[0], strict=True):
+        for (_, reply), (_, wanted) in zip(turns, expected, strict=True):
+            np.testing.assert_array_equal(reply.ids, wanted.ids)
+            # A CPU adds the terms of a product in another order.
+            np.testing.assert_allclose(reply.logp_plain, wanted.logp_plain, atol=5e-6)
+
+
+@pytest.mark.heavy
 def test_on_a_mesh_each_device_has_the_latents_of_its_own_conversations(roomy):
     mesh = make_mesh(MeshShape(data=2, expert=2, tensor=2))
     learned = jax.device_put(PARAMS, param_shardings(LATENT, mesh))
@@ -120,8 +135,9 @@ def test_on_a_mesh_each_device_has_the_latents_of_its_own_conversations(roomy):
 
 
 def test_a_page_has_the_latent_and_the_rotated_key_of_each_token():
-    cache = empty_cache(LATENT, num_pages=10, page_tokens=8)
-    assert [x.shape for x in jax.tree.leaves(cache)] == [(10, 8, 24 + 8)] * 2
+    for platform, width in (("cpu", 24 + 8), ("gpu", 24 + 8), ("tpu", 128)):
+        kept = empty_cache(LATENT, num_pages=10, page_tokens=8, platform=platform)
+        assert [x.shape for x in jax.tree.leaves(kept)] == [(10, 8, width)] * 2
 
 
 def test_int8_pages_are_refused():
@@ -134,11 +150,11 @@ def test_keys_and_values_are_never_expanded_and_latents_nowhere_copied():
     slots, W, steps = 2, 9, 8  # of 72 tokens, and of 80 with those that are decoded
     mixer = dataclasses.replace(LATENT.layers[0].mixer, nope_width=48, value_width=40)
     shape = with_mixer(LATENT, mixer)
-    params, cache = init_params(jax.random.key(0), shape), empty_cache(shape, slots * W, 8)
+    params, kept = init_params(jax.random.key(0), shape), empty_cache(shape, slots * W, 8)
     page_SW = np.arange(slots * W, dtype=np.int32).reshape(slots, W)
     arguments = PROGRAM.keywords | {"shape": shape, "steps": steps}
     program = (
-        prefill_and_decode.lower(params, cache, RESTING, page_SW, _chunks(), RESTING, **arguments)
+        prefill_and_decode.lower(params, kept, RESTING, page_SW, _chunks(), RESTING, **arguments)
         .compile()
         .as_text()
     )

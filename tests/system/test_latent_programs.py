@@ -9,10 +9,14 @@ import jax
 import pytest
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
+from ale_jax.config.hardware import HardwareConfig
 from ale_jax.model.weights.config import read_text
+from ale_jax.system.plan import make_plan
+from benchmarks.families.tiny import make_config
 from benchmarks.lowering import traced_gradient, traced_sampler
 from tests.engine.shapes import engine_shape
 from tests.model.families.test_published import V3
+from tests.system.configs import smoke_config
 
 pytestmark = pytest.mark.heavy
 
@@ -40,14 +44,27 @@ def test_the_sampler_keeps_and_reads_latents_alone():
     with jax.sharding.use_abstract_mesh(MESH):
         traced = traced_sampler(POLICY, MESH, engine)
         text = traced.lower(lowering_platforms=("tpu",)).as_text()
-    assert f"tensor<{engine.pages // 16}x64x576xbf16>" in text  # what a device has of the pages
+    # What a device has of the pages: 576 numbers, and 64 zeros to fill its lanes.
+    assert f"tensor<{engine.pages // 16}x64x640xbf16>" in text
     found = re.findall(r"tensor<([\dx]+)x(?:bf16|f32)>", text)
     sizes = {
         tuple(map(int, dims.split("x")))
         for dims in found
         if re.search(r"\b6(144|208)\b", dims.replace("x", " "))
     }
-    assert (64, 6208, 576) in sizes  # of all slots, with room for what is decoded
+    assert (64, 6208, 640) in sizes  # of all slots, with room for what is decoded
     # Scores of the 16 tokens of a chunk have 2,048 numbers per token, keys alone would have 16,384.
     per_token = {math.prod(dims) // max(dims) for dims in sizes}
-    assert max(per_token) == 64 * 576 < 64 * 128 * 128
+    assert max(per_token) == 64 * 640 < 64 * 128 * 128
+
+
+def test_zeros_behind_latents_are_planned_for_tpus_alone():
+    tiny = json.dumps(make_config("deepseek_v3").to_dict())  # 32 numbers per token
+    config = dataclasses.replace(smoke_config(), architecture=tiny)
+    h100, v5p = (
+        {need.what: need.bytes for need in make_plan(each).needs}
+        for chip in ("h100", "v5p")
+        for each in [dataclasses.replace(config, hardware=HardwareConfig(chip=chip, devices=8))]
+    )
+    name = "keys and values of the sampler"
+    assert v5p[name] * 32 == h100[name] * 128
