@@ -48,7 +48,9 @@ def missed(activity: Activity, deadlines: DeadlinesConfig) -> str:
 
 
 def _late(what: str, seconds: float, limit: float) -> str:
-    return f"the episode {what}: {seconds:.0f} s, and {limit:g} s are allowed" * (seconds > limit)
+    if seconds <= limit:
+        return ""
+    return f"the episode {what}: {seconds:.0f} s, and {limit:g} s are allowed"
 
 
 def failed(key: EpisodeKey, status: Status, detail: str) -> Episode:
