@@ -10,9 +10,9 @@ without over those with, medians of three seeds:
   synchronous run. An update takes 0.3 of a synchronous rollout.
 - tail_sim: log-normal episodes whose 99th percentile is 20 times their median, 16 x 8 in 32 places;
   alpha 1, slow groups dropped, over synchronous.
-- redundancy_sim: synchronous steps of 32 x 8 in 288 places, of agentic episodes of which 5 % take
+- redundancy_sim: synchronous steps of 32 x 8 in 324 places, of agentic episodes of which 5 % take
   five times as long and 1 % never end, until a deadline after 400 s lets them be played again;
-  four redundant groups over none.
+  36 x 9, of which the first 32 x 8 count, over none.
 - event_cpu_us: CPU microseconds of the scheduler for an episode, with 10,000 in progress.
 
 --quick: one seed and fewer steps.
@@ -72,8 +72,8 @@ CASES = {
     "tail_sim": Case(tail, Setup(16, 8, 32, 0.0), {"alpha": 1.0, "stragglers": "drop"}),
     "redundancy_sim": Case(
         faulty,
-        Setup(32, 8, 288, 0.0, stragglers="drop", deadlines=DEADLINES),
-        {"redundant_groups": 4},
+        Setup(32, 8, 324, 0.0, stragglers="drop", deadlines=DEADLINES),
+        {"redundant_groups": 4, "redundant_members": 1},
     ),
 }
 CROWD = Setup(1250, 8, 10_000, 30.0, alpha=1.0)

@@ -19,7 +19,7 @@ import json
 import random
 
 from ale_jax.data.quotas import ONE_DOMAIN, Quotas
-from ale_jax.data.replay import ReplayBuffer
+from ale_jax.data.replay import GroupSize, ReplayBuffer
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.records import TRAIN, Episode, EpisodeKey, Task, Trajectory
 from ale_jax.status import Status
@@ -51,7 +51,7 @@ def simulate(case: Case, quotas: Quotas, steps: int) -> Found:
     """quotas: by which the steps are composed."""
     ratios, clock, learning, off = Quotas.of_ratios(RATIOS), 0.0, False, 0
     gate = StalenessGate(case.alpha, GROUPS_PER_STEP, quotas=quotas)
-    buffer = ReplayBuffer(gate, 1, waits=case.stragglers == "wait")
+    buffer = ReplayBuffer(gate, GroupSize(1), waits=case.stragglers == "wait")
     streams = [
         filter(lambda group, own=domain: quotas.domain(group) == own, itertools.count())
         for domain in quotas.domains

@@ -64,6 +64,13 @@ class RlConfig(Settings):
         "Slow and broken sandboxes hold no step back, and short tasks are favoured.",
         at_least=0,
     )
+    redundant_members: int = setting(
+        0,
+        "attempts at each task beyond group_size. The first group_size valid ones are trained on, "
+        "and the others end at once. Slow and broken sandboxes hold no group back, and short "
+        "attempts are favoured: of every task, the slowest are lost.",
+        at_least=0,
+    )
     max_uses: int = setting(
         1,
         "steps that a group may be used in while it is fresh.",

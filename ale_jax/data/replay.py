@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ale_jax.data.staleness import Admission, Drop, StalenessGate, age
 from ale_jax.records import Trajectory
@@ -71,6 +71,40 @@ class DroppedGroup:
         return tuple(filter(_is_valid, self.members))
 
 
+@dataclasses.dataclass(frozen=True)
+class GroupSize:
+    """How many attempts are made at a task. A group is complete with the first `trained` valid
+    ones; `redundant` more are begun, so that a slow or broken sandbox does not hold it back. A
+    group whose attempts have all come back, with fewer valid ones, is complete, too."""
+
+    trained: int
+    redundant: int = 0
+
+    def __post_init__(self) -> None:
+        if self.trained < 1 or self.redundant < 0:
+            raise ValueError(
+                f"trained {self.trained} must be at least 1, redundant {self.redundant} at least 0"
+            )
+
+    @property
+    def played(self) -> int:
+        """The number of attempts that are begun."""
+        return self.trained + self.redundant
+
+    def is_reached(self, members: Iterable[Trajectory]) -> bool:
+        """Tells whether a group is complete with the members that are back."""
+        back, valid = 0, 0
+        for member in members:
+            back, valid = back + 1, valid + _is_valid(member)
+        return back == self.played or valid == self.trained
+
+    def kept(self, members: Sequence[Trajectory]) -> tuple[Trajectory, ...]:
+        """Returns as many of the members that are back as are trained on, the valid ones first: the
+        shape of a step does not depend on what was lost."""
+        valid_first = sorted(members, key=_is_valid, reverse=True)
+        return tuple(sorted(valid_first[: self.trained], key=_number))
+
+
 def _ignore(dropped: DroppedGroup) -> None:
     """Takes no notice, for those who do not ask for dropped groups."""
 
@@ -103,16 +137,14 @@ class ReplayBuffer:
     def __init__(
         self,
         gate: StalenessGate,
-        group_size: int,
+        size: GroupSize,
         fill: bool = False,
         on_drop: Callable[[DroppedGroup], None] = _ignore,
         dynamic: bool = False,
         waits: bool = False,
     ):
-        if group_size < 1:
-            raise ValueError(f"group_size {group_size} must be at least 1")
         self._gate = gate
-        self._group_size = group_size
+        self._size = size
         self._fill = fill
         self._on_drop = on_drop
         self._dynamic = dynamic
@@ -123,22 +155,25 @@ class ReplayBuffer:
         self._judged_at = -1  # the step for which all complete groups are fresh
         self._changed = threading.Condition()
 
-    def add(self, trajectory: Trajectory) -> None:
-        """Adds one member of an admitted group. Every member is added exactly once, whatever its
-        status."""
+    def add(self, trajectory: Trajectory) -> bool:
+        """Adds one member of an admitted group, whatever its status, and returns whether its group
+        is complete without others that are still being played. None of these may be added any
+        more; until then, every member is, exactly once."""
         key = trajectory.episode.key
-        assert 0 <= key.member < self._group_size, key
+        assert 0 <= key.member < self._size.played, key
         with self._changed:
             assert self._gate.in_flight(key.group), f"group {key.group} is not in flight"
             members = self._partial.setdefault(key.group, {})
             assert key.member not in members, f"{key} came back twice"
             members[key.member] = trajectory
-            if len(members) == self._group_size:
-                self._finish(key.group)
-                self._changed.notify_all()
+            if not self._size.is_reached(members.values()):
+                return False
+            self._finish(key.group)
+            self._changed.notify_all()
+            return len(members) < self._size.played
 
     def _finish(self, index: int) -> None:
-        members = _in_order(self._partial.pop(index))
+        members = self._size.kept(_in_order(self._partial.pop(index)))
         if not any(map(_is_valid, members)):
             self._drop(index, Drop.FAILED, members)
             return
@@ -285,6 +320,10 @@ class ReplayBuffer:
 
 def _is_valid(trajectory: Trajectory) -> bool:
     return STATUS_RULES[trajectory.episode.status].reward_valid
+
+
+def _number(trajectory: Trajectory) -> int:
+    return trajectory.episode.key.member
 
 
 def _in_order(members: Mapping[int, Trajectory]) -> tuple[Trajectory, ...]:

@@ -288,6 +288,11 @@ def _check_critics(config: RunConfig) -> None:
             "set algo.loss.entropy_weight above 0, or critics.entropy_share to 0.0"
         )
     critics.check_group(config.rl.group_size)
+    if critics.count > 1 and config.rl.redundant_members:
+        raise ValueError(
+            f"rl.redundant_members {config.rl.redundant_members} leaves to chance which attempts "
+            f"each of {critics.count} critics learns from: set it to 0, or critics.count to 1"
+        )
 
 
 def _check_algorithm(algo: AlgoConfig) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from ale_jax.config.run import RunConfig
 from ale_jax.data.journal import Journal
 from ale_jax.data.quotas import Quotas
-from ale_jax.data.replay import DroppedGroup, Group, ReplayBuffer
+from ale_jax.data.replay import DroppedGroup, Group, GroupSize, ReplayBuffer
 from ale_jax.data.staleness import Drop, StalenessGate, age
 from ale_jax.errors import RunFailed
 from ale_jax.records import RolloutRequest, Task, Trajectory
@@ -53,7 +53,7 @@ class GroupFeed:
         )
         self._buffer = ReplayBuffer(
             self.gate,
-            rl.group_size,
+            GroupSize(rl.group_size, rl.redundant_members),
             rl.fill_queue,
             self._drop,
             rl.dynamic_sampling,
@@ -79,10 +79,10 @@ class GroupFeed:
     def _recall(self, requests: Sequence[RolloutRequest]) -> list[Trajectory]:
         return self._recalled.take(requests, self.gate)
 
-    def _deliver(self, trajectory: Trajectory) -> None:
+    def _deliver(self, trajectory: Trajectory) -> bool:
         self._journal.append(trajectory)
         self._resampler.note(trajectory)
-        self._buffer.add(trajectory)
+        return self._buffer.add(trajectory)
 
     def _drop(self, group: DroppedGroup) -> None:
         # It was decided at the group's admission, and some groups are dropped before an episode

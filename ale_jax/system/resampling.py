@@ -77,14 +77,14 @@ class Resampler:
         self,
         hp: ResamplingHypers,
         task_of: Callable[[int], Task],
-        group_size: int,
+        attempts: int,
         seed: int,
         record: Recorder,
         state: Mapping[str, Any] | None = None,
     ):
-        """task_of: the training task of a given number. state: what a `snapshot` made, to
-        resume from."""
-        self._hp, self._task_of, self._group_size, self._seed = hp, task_of, group_size, seed
+        """task_of: the training task of a given number. attempts: of each group. state: what a
+        `snapshot` made, to resume from."""
+        self._hp, self._task_of, self._attempts, self._seed = hp, task_of, attempts, seed
         self._record = record
         self._curriculum = Curriculum(hp.window, hp.memory)
         self._rates = FamilyRates(hp.window)
@@ -110,7 +110,7 @@ class Resampler:
             decision = self._decided[group]
         keys = (
             EpisodeKey(TRAIN, group, member, decision.task, decision.start)
-            for member in range(self._group_size)
+            for member in range(self._attempts)
         )
         return [assign(key, decision.expert) for key in keys]
 

@@ -302,7 +302,7 @@ def open_resampler(
     resampler = Resampler(
         config.resampling,
         setting.schedule.train_task,
-        config.rl.group_size,
+        config.rl.group_size + config.rl.redundant_members,
         config.seed,
         logger.events.record,
         state,

@@ -5,7 +5,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ale_jax.data.replay import REPLACEABLE_STEPS, Group, ReplayBuffer
+from ale_jax.data.replay import REPLACEABLE_STEPS, Group, GroupSize, ReplayBuffer
 from ale_jax.data.staleness import Drop, StalenessGate
 from ale_jax.status import Status
 from tests.data.make_trajectories import make_trajectory
@@ -27,7 +27,10 @@ class Run:
         self.gate = StalenessGate(alpha, groups_per_step)
         self.dropped = []
         self.buffer = ReplayBuffer(
-            self.gate, SIZE, on_drop=lambda group: self.dropped.append(group), dynamic=True
+            self.gate,
+            GroupSize(SIZE),
+            on_drop=lambda group: self.dropped.append(group),
+            dynamic=True,
         )
         self._signals, self._draw, self.admitted, self._out = signals, random.Random(seed), 0, []
 
@@ -88,7 +91,7 @@ def test_ahead_of_the_learner_each_step_still_ends_within_its_bound(signals, qua
 
 def test_without_the_option_equal_groups_are_kept():
     gate = StalenessGate(0.0, 1)
-    buffer = ReplayBuffer(gate, SIZE)
+    buffer = ReplayBuffer(gate, GroupSize(SIZE))
     gate.admit(0)
     for trajectory in members(0, differ=False):
         buffer.add(trajectory)

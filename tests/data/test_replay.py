@@ -4,7 +4,7 @@ from collections import Counter
 import pytest
 
 from ale_jax.data.quotas import ONE_DOMAIN
-from ale_jax.data.replay import ReplayBuffer
+from ale_jax.data.replay import GroupSize, ReplayBuffer
 from ale_jax.data.staleness import Drop, StalenessGate
 from ale_jax.status import Status
 from tests.data.make_trajectories import make_trajectory
@@ -13,7 +13,7 @@ from tests.rows import each_row
 
 def make(alpha=1.0, groups_per_step=2, group_size=2, max_uses=1, quotas=ONE_DOMAIN, **kwargs):
     gate = StalenessGate(alpha, groups_per_step, max_uses=max_uses, quotas=quotas)
-    return gate, ReplayBuffer(gate, group_size, **kwargs)
+    return gate, ReplayBuffer(gate, GroupSize(group_size), **kwargs)
 
 
 def play(gate, buffer, group, start_version=None, statuses=(Status.FINISHED, Status.FINISHED)):
@@ -133,7 +133,7 @@ def test_what_would_be_too_old_for_the_next_step_is_used_first():
 def test_who_asks_is_told_of_each_group_that_is_dropped():
     dropped = []
     gate = StalenessGate(alpha=1, groups_per_step=1)
-    buffer = ReplayBuffer(gate, 2, on_drop=dropped.append)
+    buffer = ReplayBuffer(gate, GroupSize(2), on_drop=dropped.append)
     play(gate, buffer, 0, statuses=(Status.SANDBOX_LOST, Status.CANCELLED))
     play(gate, buffer, 1, start_version=0)
     gate.admit(2)
@@ -285,10 +285,10 @@ def test_a_trajectory_comes_once_and_only_if_its_group_is_in_flight():
         buffer.add(make_trajectory(0, 1))
 
 
-@pytest.mark.parametrize("field", ["group_size", "max_uses", "groups_per_step"])
+@pytest.mark.parametrize("field", ["trained", "max_uses", "groups_per_step"])
 def test_bad_sizes_are_refused(field):
     with pytest.raises(ValueError, match=f"{field} 0"):
-        make(**{field: 0})
+        GroupSize(0) if field == "trained" else make(**{field: 0})
 
 
 def test_producers_and_a_learner_in_threads():

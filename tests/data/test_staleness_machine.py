@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ale_jax.data.quotas import Quotas
-from ale_jax.data.replay import ReplayBuffer
+from ale_jax.data.replay import GroupSize, ReplayBuffer
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.status import STATUS_RULES, Status
 from tests.data.make_trajectories import make_trajectory
@@ -26,8 +26,11 @@ class StalenessMachine(RuleBasedStateMachine):
         ratios=st.lists(st.integers(1, 4), min_size=1, max_size=3),
         repeats=st.integers(1, 2),
         redundant=st.integers(0, 3),
+        spare=st.integers(0, 2),
     )
-    def begin(self, quarters, groups_per_step, max_uses, fill, waits, ratios, repeats, redundant):
+    def begin(
+        self, quarters, groups_per_step, max_uses, fill, waits, ratios, repeats, redundant, spare
+    ):
         self.alpha = Fraction(quarters, 4)
         self.groups_per_step = groups_per_step
         self.max_uses = max_uses
@@ -37,7 +40,8 @@ class StalenessMachine(RuleBasedStateMachine):
             float(self.alpha), groups_per_step, 0, max_uses, quotas, redundant
         )
         self.fill, self.waits = fill, waits
-        self.buffer = ReplayBuffer(self.gate, GROUP_SIZE, fill, waits=waits)
+        self.size = GroupSize(GROUP_SIZE, spare)
+        self.buffer = ReplayBuffer(self.gate, self.size, fill, waits=waits)
         self.next_groups = [quotas.first(domain, 0) for domain in quotas.domains]
         self.starts = {}  # (group, member) out there -> version at its first token, None before
         self.played = {}  # group -> [(start version, valid reward?)] of the members that are back
@@ -59,7 +63,7 @@ class StalenessMachine(RuleBasedStateMachine):
             assert not any(map(self.gate.admit, self.next_groups))
         else:
             group = self.admit_next(domain)
-            self.starts |= {(group, m): None for m in range(GROUP_SIZE)}
+            self.starts |= {(group, m): None for m in range(self.size.played)}
 
     def admit_next(self, domain):
         group = self.next_groups[domain]
@@ -85,9 +89,20 @@ class StalenessMachine(RuleBasedStateMachine):
         start = self.gate.version if start is None else start
         valid = STATUS_RULES[status].reward_valid
         self.played[key[0]].append((start, valid))
-        self.buffer.add(
-            make_trajectory(*key, status=status, reward=1.0 if valid else None, start_version=start)
+        reward = 1.0 if valid else None
+        is_left = self.buffer.add(
+            make_trajectory(*key, status=status, reward=reward, start_version=start)
         )
+        others = [other for other in self.starts if other[0] == key[0]]
+        enough = sum(valid for _, valid in self.played[key[0]]) == GROUP_SIZE
+        assert is_left == (enough and bool(others))
+        for other in others * is_left:
+            del self.starts[other]
+
+    def finish_all(self, wanted, status):
+        for key in sorted(self.starts):
+            if key in self.starts and wanted(key):  # its group may be complete by now
+                self.finish(key, status)
 
     @rule()
     def train(self):
@@ -145,12 +160,11 @@ class StalenessMachine(RuleBasedStateMachine):
         slow = data.draw(st.sampled_from(sorted(self.starts)))
         if self.starts[slow] is None and data.draw(st.booleans()):
             self.starts[slow] = self.gate.version
-        for key in sorted(self.starts):
-            if key[0] == slow[0] and key != slow and data.draw(st.booleans()):
-                self.finish(key, first)
+        self.finish_all(
+            lambda key: key[0] == slow[0] and key != slow and data.draw(st.booleans()), first
+        )
         for _ in range(steps):
-            for key in sorted(key for key in self.starts if key[0] != slow[0]):
-                self.finish(key, Status.FINISHED)
+            self.finish_all(lambda key: key[0] != slow[0], Status.FINISHED)
             self.fill_permits()
             self.train()
 
@@ -159,8 +173,7 @@ class StalenessMachine(RuleBasedStateMachine):
         """Let all that is out come back, fill the permits: then a step can be trained. A filled
         queue, or reuse, may need them filled once more, with those of groups that were stale by
         now."""
-        for key in sorted(self.starts):
-            self.finish(key, Status.FINISHED)
+        self.finish_all(lambda key: True, Status.FINISHED)
         version = self.gate.version
         self.fill_permits()
         self.train()
@@ -172,8 +185,8 @@ class StalenessMachine(RuleBasedStateMachine):
     def fill_permits(self):
         while (domain := self.gate.next_domain()) is not None:
             group = self.admit_next(domain)
+            self.starts |= {(group, m): None for m in range(self.size.played)}
             for member in range(GROUP_SIZE):
-                self.starts[group, member] = None
                 self.finish((group, member), Status.FINISHED)
 
     @invariant()

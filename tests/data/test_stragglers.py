@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass
 
 from ale_jax.data.quotas import Quotas
-from ale_jax.data.replay import ReplayBuffer
+from ale_jax.data.replay import GroupSize, ReplayBuffer
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.status import Status
 from tests.data.make_trajectories import make_trajectory
@@ -120,7 +120,7 @@ def test_a_group_that_failed_is_replaced_by_one_of_its_domain():
 
 def test_the_first_groups_that_are_complete_are_trained_on_and_the_redundant_ones_end():
     gate = StalenessGate(alpha=0, groups_per_step=2, redundant=2)
-    buffer = ReplayBuffer(gate, group_size=2)
+    buffer = ReplayBuffer(gate, GroupSize(2))
     assert [gate.admit(group) for group in range(5)] == [True] * 4 + [False]
     for group in (3, 1):
         for member in range(2):
@@ -134,6 +134,27 @@ def test_the_first_groups_that_are_complete_are_trained_on_and_the_redundant_one
     assert gate.counts()["dropped_stale"] == 1
 
 
+def test_the_first_valid_members_are_trained_on_and_the_redundant_ones_end():
+    gate = StalenessGate(alpha=0, groups_per_step=2)
+    buffer = ReplayBuffer(gate, GroupSize(2, redundant=2))
+    lost = {"status": Status.SANDBOX_LOST, "reward": None}
+    gate.admit(0)
+    assert not buffer.add(make_trajectory(0, 3))
+    assert not buffer.add(make_trajectory(0, 2, **lost))
+    assert buffer.add(make_trajectory(0, 0)), "member 1 is still being played"
+    assert not gate.in_flight(0)
+    gate.admit(1)
+    back = [buffer.add(make_trajectory(1, member, **lost)) for member in range(3)]
+    assert not any([*back, buffer.add(make_trajectory(1, 3))]), "nothing is left to end"
+    members = [[t.episode.key.member for t in group.members] for group in buffer.take()]
+    assert members == [[0, 3], [0, 3]], "as many as without others, the valid ones first"
+
+
+def test_redundant_groups_of_slow_domains_never_stop_a_run():
+    for seed in range(50):
+        _Life(seed, waits=False, redundant=seed % 5).stale()
+
+
 @dataclass
 class _Flight:
     begun: int
@@ -143,13 +164,14 @@ class _Flight:
 class _Life:
     """Groups of random lengths until the learner has made VERSIONS steps. Some domains are slow."""
 
-    def __init__(self, seed, waits):
+    def __init__(self, seed, waits, redundant=0):
         self._dice = dice = random.Random(seed)
         self._gate = StalenessGate(
             alpha=dice.randint(0, 16) / 4,
             groups_per_step=dice.randint(1, 4),
-            max_uses=dice.choice([1, 1, 2, 3]),
+            max_uses=1 if redundant else dice.choice([1, 1, 2, 3]),
             quotas=Quotas.of_ratios(dice.choice([(1,), (5, 2, 1), (1, 3)]), dice.randint(1, 2)),
+            redundant=redundant,
         )
         quotas = self._gate.quotas
         self._streams = [
@@ -158,7 +180,7 @@ class _Life:
         ]
         self._slow = [dice.random() / 2 for _ in quotas.domains]
         dynamic = dice.random() < 0.3
-        self._buffer = ReplayBuffer(self._gate, group_size=1, waits=waits, dynamic=dynamic)
+        self._buffer = ReplayBuffer(self._gate, GroupSize(1), waits=waits, dynamic=dynamic)
         self._flights = {}
 
     def stale(self):

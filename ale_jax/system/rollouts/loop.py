@@ -22,7 +22,8 @@ class Training:
 
     next_group: takes the next group of a domain, and returns its index. assign: returns a group's
     attempts; called when the group is admitted. recall: returns the results of those attempts that
-    were played before the run was interrupted. deliver: receives each finished trajectory.
+    were played before the run was interrupted. deliver: receives each finished trajectory, and
+    returns whether its group is complete without those that are still being played.
     drop_overdue: given the oldest start version of the episodes in progress of each group, drops
     the groups that have become too old, and returns them.
     """
@@ -31,7 +32,7 @@ class Training:
     next_group: Callable[[int], int]
     assign: Callable[[int], list[RolloutRequest]]
     recall: Callable[[Sequence[RolloutRequest]], list[Trajectory]]
-    deliver: Callable[[Trajectory], None]
+    deliver: Callable[[Trajectory], bool]
     drop_overdue: Callable[[Mapping[int, int]], list[int]]
     sampling: Sampling
 
@@ -158,7 +159,9 @@ class RolloutLoop:
             collect(trajectory)
         # Nobody waits for a result of a group that was dropped meanwhile.
         elif training is not None and training.gate.in_flight(key.group):
-            training.deliver(trajectory)
+            is_complete_without_others = training.deliver(trajectory)
+            if is_complete_without_others:
+                self._abandon([key.group])
 
 
 def _is_of(key: EpisodeKey, groups: Collection[int]) -> bool:

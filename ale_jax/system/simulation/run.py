@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from ale_jax.config.engine import Sampling
 from ale_jax.config.rollout import DeadlinesConfig
-from ale_jax.data.replay import ReplayBuffer
+from ale_jax.data.replay import GroupSize, ReplayBuffer
 from ale_jax.data.staleness import Drop, StalenessGate, age
 from ale_jax.records import TRAIN, EpisodeKey, RolloutRequest, Task
 from ale_jax.system.rollouts.breaker import Outside
@@ -34,6 +34,7 @@ class Setup:
     alpha: float = 0.0
     stragglers: str = "wait"
     redundant_groups: int = 0
+    redundant_members: int = 0
     retries: int = 1
     deadlines: DeadlinesConfig = NEVER
 
@@ -74,7 +75,8 @@ class _Run:
         chance = random.Random(seed)
         redundant = setup.redundant_groups
         self._gate = gate = StalenessGate(setup.alpha, setup.groups_per_step, redundant=redundant)
-        self._buffer = ReplayBuffer(gate, setup.group_size, waits=setup.stragglers == "wait")
+        self._size = GroupSize(setup.group_size, setup.redundant_members)
+        self._buffer = ReplayBuffer(gate, self._size, waits=setup.stragglers == "wait")
         self._pool = SimulatedPool(setup.places, lambda key: course(key, chance), self._clock)
         conversations = SimulatedConversations(self._clock, lambda: gate.version)
         replicas = PolicyReplicas([PolicyReplica(conversations, "", lambda: 0)])
@@ -99,7 +101,7 @@ class _Run:
 
     def _assign(self, group: int) -> list[RolloutRequest]:
         task = Task("simulated", group, TRAIN)
-        members = range(self._setup.group_size)
+        members = range(self._size.played)
         return [RolloutRequest(EpisodeKey(TRAIN, group, member, task)) for member in members]
 
     def step(self) -> None:

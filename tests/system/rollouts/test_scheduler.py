@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from ale_jax.config.engine import Sampling
-from ale_jax.data.replay import ReplayBuffer
+from ale_jax.data.replay import GroupSize, ReplayBuffer
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.records import EpisodeKey, RolloutRequest, Task
 from ale_jax.system.rollouts.loop import Training
@@ -92,7 +92,7 @@ def _counting():
 def rig():
     workers = HandWorkers()
     gate = StalenessGate(alpha=0.0, groups_per_step=2)
-    buffer = ReplayBuffer(gate, GROUP_SIZE)
+    buffer = ReplayBuffer(gate, GroupSize(GROUP_SIZE))
     training = Training(
         gate,
         _counting(),
@@ -236,7 +236,7 @@ def test_what_was_played_before_an_interruption_is_delivered_and_not_played(rig)
 @pytest.mark.heavy
 def test_a_publish_ends_the_groups_that_it_makes_too_old(rig):
     gate = StalenessGate(alpha=0.5, groups_per_step=2)
-    buffer = ReplayBuffer(gate, GROUP_SIZE)
+    buffer = ReplayBuffer(gate, GroupSize(GROUP_SIZE))
     changes = {"gate": gate, "deliver": buffer.add, "drop_overdue": buffer.drop_overdue}
     rig.scheduler.train(dataclasses.replace(rig.training, **changes))
     first = [rig.workers.next_begun() for _ in range(4)]  # of three groups that are admitted
@@ -259,7 +259,7 @@ def test_a_publish_ends_the_groups_that_it_makes_too_old(rig):
 def test_what_would_be_too_old_for_the_next_step_ends_when_this_one_has_its_groups(rig):
     """Nothing is published meanwhile: the update may take long, and its places are free for it."""
     gate = StalenessGate(alpha=0.5, groups_per_step=2)
-    buffer = ReplayBuffer(gate, GROUP_SIZE)
+    buffer = ReplayBuffer(gate, GroupSize(GROUP_SIZE))
     changes = {"gate": gate, "deliver": buffer.add, "drop_overdue": buffer.drop_overdue}
     rig.scheduler.train(dataclasses.replace(rig.training, **changes))
     first = [rig.workers.next_begun() for _ in range(4)]
@@ -280,3 +280,19 @@ def test_what_would_be_too_old_for_the_next_step_ends_when_this_one_has_its_grou
     assert [group.index for group in buffer.take(timeout=LIMIT_S)] == [3, 4]
     assert rig.workers.abandoned.get(timeout=LIMIT_S) == [2]
     assert gate.version == 1
+
+
+def test_the_redundant_members_of_a_complete_group_end(rig):
+    gate = StalenessGate(alpha=0.0, groups_per_step=2)
+    buffer = ReplayBuffer(gate, GroupSize(1, redundant=1))
+    changes = {"gate": gate, "deliver": buffer.add, "drop_overdue": buffer.drop_overdue}
+    rig.scheduler.train(dataclasses.replace(rig.training, **changes))
+    begun = [rig.workers.next_begun() for _ in range(4)]
+    rig.workers.end(begun[1])
+    assert rig.workers.abandoned.get(timeout=LIMIT_S) == [begun[1].group]
+    rig.workers.end(begun[0])  # a result that was under way is of no use
+    rig.workers.end(begun[2])
+    assert rig.workers.abandoned.get(timeout=LIMIT_S) == [begun[2].group]
+    groups = buffer.take(timeout=LIMIT_S)
+    assert [group.members[0].episode.key for group in groups] == [begun[1], begun[2]]
+    rig.scheduler.check()

@@ -54,6 +54,17 @@ def test_a_slow_group_holds_a_step_back_unless_there_is_another_one():
     assert found.stale_share == pytest.approx(2 / 6)  # of each step one
 
 
+def test_a_slow_attempt_holds_its_group_back_unless_there_is_another_one():
+    def course(key, chance):
+        return Course(50.0 if key.member == 1 else 7.0)
+
+    assert simulate(TWO, course, 1, 0).seconds_per_step == pytest.approx(53.0)
+    redundant = dataclasses.replace(TWO, places=6, redundant_members=1)
+    found = simulate(redundant, course, 2, 0)
+    assert found.seconds_per_step == pytest.approx(10.0), "its places are free again at once"
+    assert (found.stale_share, found.episodes) == (0.0, 8)
+
+
 def test_what_hangs_is_played_again_after_its_deadline():
     hung = []
 
@@ -105,6 +116,7 @@ def test_in_thousands_of_steps_nothing_is_too_old_and_the_run_never_stands_still
             alpha=chance.choice([0.0, 0.5, 1.0, 2.0, 3.5]),
             stragglers="drop",
             redundant_groups=chance.randint(0, 3),
+            redundant_members=chance.randint(0, 2),
         )
 
         def course(key, drawn):
