@@ -21,6 +21,7 @@ from ale_jax.model.params import is_param, param_table
 from ale_jax.model.sharding import (
     SAMPLER_RULES,
     batch_sharding,
+    current_device,
     num_data_shards,
     param_shardings,
 )
@@ -43,7 +44,9 @@ def traced_gradient(
 
 
 def traced_sampler(policy: PolicyShape, mesh: AnyMesh, engine: EngineShape) -> jax.stages.Traced:
-    """Traces the engine's program for TPUs, with weights and pages in bfloat16, within the mesh."""
+    """Traces the engine's program, with weights and pages in bfloat16, within the mesh, whose
+    devices say for which platform."""
+    platform = current_device().platform
     table, places = param_table(policy), param_shardings(policy, mesh, SAMPLER_RULES)
     params = jax.tree.map(
         lambda param, place: _abstract(param.shape, jnp.bfloat16, place),
@@ -53,7 +56,7 @@ def traced_sampler(policy: PolicyShape, mesh: AnyMesh, engine: EngineShape) -> j
     cache = [
         jax.tree.map(lambda x, p=place: _abstract(x.shape, x.dtype, p), layer)
         for layer, place in zip(
-            abstract_cache(policy, engine), cache_shardings(policy, mesh), strict=True
+            abstract_cache(policy, engine, platform), cache_shardings(policy, mesh), strict=True
         )
     ]
     idle = slot_state([], engine.max_sequences)
@@ -64,13 +67,13 @@ def traced_sampler(policy: PolicyShape, mesh: AnyMesh, engine: EngineShape) -> j
         sizes=engine.prefill_tokens,
         steps=engine.decode_steps,
         stop_ids=(0,),
-        platform="tpu",
+        platform=platform,
     )
 
 
-def abstract_cache(policy: PolicyShape, engine: EngineShape) -> Cache:
-    """Returns shape and dtype of what the engine keeps of conversations on TPUs, in bfloat16."""
-    sizes = engine.pages, engine.page_tokens, jnp.bfloat16, engine.max_sequences, "tpu"
+def abstract_cache(policy: PolicyShape, engine: EngineShape, platform: str) -> Cache:
+    """Returns shape and dtype of what the engine keeps of conversations, in bfloat16."""
+    sizes = engine.pages, engine.page_tokens, jnp.bfloat16, engine.max_sequences, platform
     return jax.eval_shape(partial(empty_cache, policy, *sizes))
 
 

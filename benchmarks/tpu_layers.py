@@ -174,7 +174,8 @@ def compiled(policy: PolicyShape, mesh: Mesh) -> dict[str, Any]:
 def copies(text: str, policy: PolicyShape) -> int:
     """Counts the instructions that copy all of an array that the engine keeps, without those that
     move it as it is into fast memory, "S(1)", or back."""
-    sizes = {",".join(map(str, x.shape)) for x in jax.tree.leaves(abstract_cache(policy, ENGINE))}
+    kept = jax.tree.leaves(abstract_cache(policy, ENGINE, "tpu"))
+    sizes = {",".join(map(str, x.shape)) for x in kept}
     return sum(
         len([line for line in re.findall(_COPY.format(re.escape(size)), text) if not _moves(line)])
         for size in sizes

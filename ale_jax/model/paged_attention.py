@@ -12,6 +12,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
 from ale_jax.config.architecture import Attention, Mixer
 from ale_jax.model.cache import Int8, LayerPages, Pages, on_each_shard
+from ale_jax.model.sharding import current_device
 
 Kernel = Callable[..., jax.Array]  # of queries, keys, values, pages and lengths, with a soft cap
 
@@ -144,11 +146,12 @@ def _splash_mask(T: int, kind: Attention) -> splash.Mask:
 
 
 def cudnn_takes(H: int, dtype: jnp.dtype, kind: Attention) -> bool:
-    """Returns whether cuDNN, on the local devices, supports this type and kind, and heads of this
-    width plus the codes of `attend_with_codes`."""
+    """Returns whether cuDNN, on the GPU that is traced for, supports this type and kind, and heads
+    of this width plus the codes of `attend_with_codes`."""
     if kind.cap or kind.sinks:
         return False
-    is_hopper = float(jax.devices()[0].compute_capability) >= 9
+    gpu: Any = current_device()
+    is_hopper = float(gpu.compute_capability) >= 9
     widest = 256 if is_hopper else 128
     return dtype in (jnp.bfloat16, jnp.float16) and H % 8 == 0 and widest >= H + _CODE_WIDTH
 

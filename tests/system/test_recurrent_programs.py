@@ -42,7 +42,7 @@ def test_the_step_solves_a_system_for_each_chunk_and_keeps_no_scores():
 def test_the_sampler_keeps_a_state_of_each_slot():
     engine = engine_shape(max_sequences=64, max_sequence_length=6144, page_tokens=64)
     engine = dataclasses.replace(engine, decode_steps=8, prefill_tokens=(16,))
-    assert abstract_cache(POLICY, engine)[0].state_BNHh.shape == (64, 32, 128, 128)
+    assert abstract_cache(POLICY, engine, "tpu")[0].state_BNHh.shape == (64, 32, 128, 128)
     with jax.sharding.use_abstract_mesh(MESH):
         traced = traced_sampler(POLICY, MESH, engine)
         text = traced.lower(lowering_platforms=("tpu",)).as_text()
