@@ -45,12 +45,13 @@ def file_commands(content: bytes, path: str, is_executable: bool = False) -> Ite
     text, where = content.decode(errors="replace"), shlex.quote(path)
     if folder := posixpath.dirname(path):
         yield f"mkdir -p {shlex.quote(folder)}"
-    is_plain = text.encode() == content and text.endswith("\n") and f"\n{END}\n" not in text
+    is_whole = text.encode() == content and text.endswith("\n") and "\0" not in text
+    is_plain = is_whole and f"\n{END}\n" not in f"\n{text}"
     if is_plain and len(text) <= MAX_PART_CHARS:  # readable, since it may be imitated
         yield f"cat > {where} <<'{END}'\n{text}{END}"
     else:
         encoded = base64.b64encode(content).decode()
-        for start in range(0, len(encoded), MAX_PART_CHARS):
+        for start in range(0, max(len(encoded), 1), MAX_PART_CHARS):  # also of an empty file
             part = encoded[start : start + MAX_PART_CHARS]
             yield f"printf %s '{part}' >> {where}.base64"
         yield f"base64 -d {where}.base64 > {where}; rm {where}.base64"

@@ -116,6 +116,7 @@ def test_a_sandbox_that_does_not_start_is_a_status():
     assert played.episode.status == Status.SANDBOX_START_FAILED
     assert played.episode.reward is None
     assert "no more memory" in played.episode.detail
+    assert 0 <= played.episode.env_seconds <= played.episode.seconds < 60
     assert played.sandboxes_up == 0
 
 
