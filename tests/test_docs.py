@@ -32,7 +32,15 @@ DECISION_WORDS = 120
 BASES = (".", "ale_jax", "docs", "envs", "ale_jax/sandbox")
 # What a run, a user or another project makes: a path that begins so is not in the repository.
 MADE_ELSEWHERE = (
-    *("runs/", "tensorboard/", "tokenizer/", "checkpoints/", "journal/", "schedule.jsonl"),
+    *(
+        "runs/",
+        "tensorboard/",
+        "tokenizer/",
+        "checkpoints/",
+        "journal/",
+        "schedule.jsonl",
+        "times.jsonl",
+    ),
     "benchmarks/results/experiments/NAME",
     *("config.json", "metrics.jsonl", "evaluations.json", "events.jsonl", "trajectories.jsonl"),
     *("summary.json", "report.html", "traceback.txt", "stacks.txt", "library.log"),

@@ -122,6 +122,7 @@ def run(
             # one of Orbax's threads enters Python at that moment (python/cpython#112275).
             checkpoints.wait()
             rollouts = open_rollouts(setting, start, logger.record, ray_address, stack)
+            rollouts.workers.note_times(logger.attempt)
             watchdog.watch(functools.partial(_sign, logger, rollouts))
             logger.rollouts_begin()
             stack.enter_context(spared_by_collector())

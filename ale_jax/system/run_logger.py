@@ -48,13 +48,14 @@ from ale_jax.monitor.events import (
 from ale_jax.monitor.metrics import METRICS_FILE, MetricsWriter, read_metrics
 from ale_jax.monitor.progress import make_progress
 from ale_jax.monitor.schedule import ScheduleWriter
+from ale_jax.monitor.times import AttemptTimes, TimesWriter
 from ale_jax.monitor.trajectories import TrajectoryWriter
 from ale_jax.records import Task
 from ale_jax.status import Status
 from ale_jax.system.compilation import Compilations
 from ale_jax.system.reply_metrics import BRANCHING
 from ale_jax.system.rollouts.workers import RolloutWorkers
-from ale_jax.system.step_metrics import StepReport, step_metrics, step_schedule
+from ale_jax.system.step_metrics import StepReport, step_metrics, step_schedule, step_times
 from ale_jax.system.tasks import Cursor
 from ale_jax.system.trajectory_samples import trajectory_samples
 from ale_jax.worlds.digests import differing
@@ -96,6 +97,7 @@ class RunLogger:
                 MetricsWriter(workdir, resume_step=step, resume_phase=phase)
             )
             self._schedule = stack.enter_context(ScheduleWriter(workdir, resume_step=step))
+            self._times = stack.enter_context(TimesWriter(workdir, clock))
             self._trajectories = stack.enter_context(TrajectoryWriter(workdir, resume_step=step))
             self.progress = stack.enter_context(make_progress(sys.stdout))
             self._compilations = stack.enter_context(Compilations(self.progress))
@@ -147,6 +149,10 @@ class RunLogger:
         """Starts the time in which the tokens of the first step are sampled."""
         self._looked = self._clock()
 
+    def attempt(self, times: AttemptTimes) -> None:
+        """Records when an attempt at an episode began and ended, on the logger's clock."""
+        self._times.attempt(times)
+
     def note(self, text: str) -> None:
         self.progress.note(text)
 
@@ -195,6 +201,7 @@ class RunLogger:
         values = step_metrics(report) | speeds | self._compile_time()
         self.metrics.log(report.cursor.step, values, "rl")
         self._schedule.write(step_schedule(report))
+        self._times.step(step_times(report, now, values["time/compile_s"]))
         for metric, whose in (("skipped_updates", "policy's"), (CRITIC_SKIPPED, "critics'")):
             if skipped := values.get(metric):
                 why = "loss, gradient or weights were not finite"

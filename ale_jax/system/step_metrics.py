@@ -12,11 +12,12 @@ import numpy as np
 
 from ale_jax.algo.policy_loss import ratio_figures
 from ale_jax.data.replay import DroppedGroup, Group
-from ale_jax.data.staleness import age
+from ale_jax.data.staleness import Drop, age
 from ale_jax.learn.finite import SKIPPED
 from ale_jax.learn.learner import Step
 from ale_jax.learn.step import router_figures
 from ale_jax.monitor.schedule import ScheduledGroup, ScheduledStep
+from ale_jax.monitor.times import StepTimes
 from ale_jax.records import Trajectory
 from ale_jax.system.family_metrics import family_metrics
 from ale_jax.system.reply_metrics import reply_metrics, truncation_metrics
@@ -143,6 +144,20 @@ def step_schedule(report: StepReport) -> ScheduledStep:
         groups=tuple(_scheduled(group, version) for group in report.groups),
         dropped=tuple((dropped.index, dropped.reason.value) for dropped in report.dropped),
         weights=report.weights,
+    )
+
+
+def step_times(report: StepReport, published: float, compiled: float) -> StepTimes:
+    """Returns when a step was made. published, compiled: as in `StepTimes`."""
+    version = report.cursor.step - 1
+    return StepTimes(
+        step=report.cursor.step,
+        waited=report.waiting_seconds,
+        taken=published - report.learner_seconds,
+        published=published,
+        compiled=compiled,
+        ages=tuple(age(version, group.start_version) for group in report.groups),
+        stale=sum(dropped.reason == Drop.STALE for dropped in report.dropped),
     )
 
 

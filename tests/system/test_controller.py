@@ -13,6 +13,8 @@ from ale_jax.monitor.events import read_events
 from ale_jax.monitor.report import render
 from ale_jax.monitor.report_sections import time_splits
 from ale_jax.monitor.run_files import read_run
+from ale_jax.monitor.times import read_times
+from ale_jax.status import STATUS_RULES
 from tests.system.untimed import rl_lines
 from tests.system.whole_runs import (
     LEARNING,
@@ -46,6 +48,20 @@ def test_a_run_leaves_its_records(unbroken):
     assert "<html" in (workdir / "report.html").read_text()
     assert json.loads((workdir / "config.json").read_text())["rl"]["alpha"] == 0.0
     assert "report.html" in output
+
+
+def test_a_run_leaves_when_its_attempts_and_steps_ended(unbroken):
+    """The step that ends first had its groups' episodes behind it, and no age."""
+    times = read_times(unbroken[0] / "times.jsonl")
+    assert [step.step for step in times.steps] == [1, 2, 3, 4]
+    assert [step.ages for step in times.steps] == [(0, 0, 0)] * 4
+    told = [each for each in times.attempts if not STATUS_RULES[each.status].retry]
+    trained = [each for each in told if each.group >= 0]
+    assert sorted(each.group for each in trained) == sorted([*range(4 * 3)] * 2)
+    assert len(told) > len(trained), "evaluations are told, too"
+    first = [each for each in trained if each.group < 3]
+    assert max(each.ended for each in first) <= times.steps[0].taken + 0.1
+    assert all(each.tokens > 0 and each.turns > 0 and each.seconds > 0 for each in trained)
 
 
 def test_the_report_of_a_real_run_says_where_the_time_went(unbroken):

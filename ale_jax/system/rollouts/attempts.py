@@ -15,12 +15,14 @@ from ale_jax.system.rollouts.pool import Playing
 @dataclasses.dataclass(frozen=True)
 class Attempt:
     """An attempt at an episode that is being played. playing: of the pool that plays it. is_trial:
-    whether it was begun to see if the system works again (see Breaker)."""
+    whether it was begun to see if the system works again (see Breaker). begun: on the workers'
+    clock, in seconds."""
 
     job: Job
     conversation: str
     playing: Playing
     is_trial: bool
+    begun: float
 
     @property
     def key(self) -> EpisodeKey:

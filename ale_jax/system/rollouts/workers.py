@@ -6,11 +6,12 @@ from __future__ import annotations
 import dataclasses
 import secrets
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from ale_jax.config.engine import Sampling
 from ale_jax.config.rollout import DeadlinesConfig
 from ale_jax.monitor.events import ATTEMPT_FAILED, Recorder
+from ale_jax.monitor.times import NO_GROUP, AttemptTimes
 from ale_jax.records import Episode, RolloutRequest, Trajectory
 from ale_jax.status import STATUS_RULES, Status
 from ale_jax.system.rollouts.attempts import Attempt, Cancelled, failed, missed
@@ -99,12 +100,17 @@ class RolloutWorkers:
         self._waiting = RetryQueue(self._clock)
         self._breaker = Breaker(deadlines.outage_seconds, record, self._clock)
         self._next_check, self._asking = 0.0, 0
+        self._note: Callable[[AttemptTimes], None] = lambda times: None
 
     def __enter__(self) -> RolloutWorkers:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+    def note_times(self, note: Callable[[AttemptTimes], None]) -> None:
+        """Calls `note` with each attempt that ends from now on."""
+        self._note = note
 
     @property
     def free_places(self) -> int:
@@ -193,10 +199,13 @@ class RolloutWorkers:
 
     def close(self) -> None:
         """Ends all workers and their sandboxes. Episodes in progress give no result."""
-        for attempt in self._attempts.values():
+        left = list(self._attempts.values())
+        for attempt in left:
             self._replicas.close(attempt.conversation, None)
         self._attempts.clear()
         self._pool.close()
+        for attempt in left:
+            self._note_times(attempt, failed(attempt.key, Status.CANCELLED, ""), None)
 
     def _begin_retries(self) -> None:
         while self._free_places() > 0 and (job := self._waiting.next_ready()):
@@ -211,7 +220,7 @@ class RolloutWorkers:
         )
         is_trial = self._breaker.begin()
         playing = self._pool.play(request.key, url, conversation, request.prefix)
-        self._attempts[playing] = Attempt(job, conversation, playing, is_trial)
+        self._attempts[playing] = Attempt(job, conversation, playing, is_trial, self._clock())
 
     def _check(self) -> None:
         """Cancels attempts that miss a deadline, and gives up those that do not end then."""
@@ -254,9 +263,18 @@ class RolloutWorkers:
             if cancelled.reason is None:
                 self._breaker.void(attempt.is_trial)
                 self._replicas.close(attempt.conversation, None)
+                self._note_times(attempt, failed(attempt.key, Status.CANCELLED, ""), None)
                 return None
             has_left, episode = False, failed(attempt.key, Status.DEADLINE, cancelled.reason)
-        return self._judge(attempt, episode, has_left)
+        trajectory = self._judge(attempt, episode, has_left)
+        self._note_times(attempt, episode, trajectory)
+        return trajectory
+
+    def _note_times(self, attempt: Attempt, episode: Episode, result: Trajectory | None) -> None:
+        key, now = attempt.key, self._clock()
+        group = key.group if key.is_trained_on else NO_GROUP
+        tokens = result.num_policy_tokens if result else 0
+        self._note(AttemptTimes(attempt.begun, now, episode.status, group, episode.turns, tokens))
 
     def _judge(self, attempt: Attempt, episode: Episode, has_left: bool) -> Trajectory | None:
         """has_left: whether its worker was lost together with its node."""
