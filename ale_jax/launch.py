@@ -31,7 +31,6 @@ from absl import flags
 
 from ale_jax.command_line import (
     described_choices,
-    help_text,
     overridden,
     read_config,
     read_flags,
@@ -39,6 +38,7 @@ from ale_jax.command_line import (
 )
 from ale_jax.errors import EXIT_FAILED, RunFailed
 from ale_jax.sandbox.api import SandboxError
+from ale_jax.subcommands import help_text
 from ale_jax.system.allocator import use_tcmalloc
 from ale_jax.system.lasting_output import keep_writable
 from ale_jax.system.lease import require_free
@@ -102,6 +102,8 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
             return run_validate(asked, values)
         if command == "eval":
             return _eval(options, overrides)
+        if command == "simulate":
+            return _simulate(options, overrides)
         if command == "new":
             from ale_jax.system.new_config import new_config
 
@@ -132,6 +134,17 @@ def _eval(options: flags.FlagValues, overrides: Sequence[str]) -> int:
     given["dry_run"] = options["dry-run"].value
     values = read_config(options.config, overrides)
     run_eval(values, Options(**given), overridden(overrides))
+    return 0
+
+
+def _simulate(options: flags.FlagValues, overrides: Sequence[str]) -> int:
+    from ale_jax.system.simulation.command import Basis, run_simulate
+
+    names = ("from", "check", "episode-seconds", "update-seconds", "lost")
+    given: list[Any] = [options[name].value for name in names]
+    asked = Basis(*given)
+    values = read_config(options.config, overrides) if options.config else None
+    run_simulate(asked, values, functools.partial(with_overrides, overrides=overrides))
     return 0
 
 

@@ -28,15 +28,14 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from ale_jax.config.rollout import DeadlinesConfig
 from ale_jax.records import EpisodeKey
-from ale_jax.system.simulation.run import Outcome, Setup, simulate
+from ale_jax.system.simulation.observed import Outcome
+from ale_jax.system.simulation.run import Draw, Setup, simulate
 from ale_jax.system.simulation.world import Course
 
-Draw = Callable[[EpisodeKey, random.Random], Course]
 UPDATE_SHARE = 0.3  # of a synchronous rollout
 TAIL = math.log(20) / statistics.NormalDist().inv_cdf(0.99)
 SLOW_SHARE, SLOW_TIMES, HUNG_SHARE, DEADLINE_S = 0.05, 5.0, 0.01, 400.0

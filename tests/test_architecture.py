@@ -26,7 +26,7 @@ LIBRARY_HOMES = {
     "ray": ("system",),
     "docker": ("sandbox",),
     **dict.fromkeys(("transformers", "tokenizers", "huggingface_hub"), ("model",)),
-    "absl": ("launch", "command_line", "configs"),
+    "absl": ("launch", "command_line", "subcommands", "configs"),
     "ml_collections": ("command_line", "configs"),
 }
 
@@ -53,6 +53,7 @@ ACTORS = ("ale_jax.system.actors.rollout_actor", "ale_jax.system.fleet.actor")
 LAYERS = (
     ("launch", "configs", "entry"),
     ("command_line",),
+    ("subcommands",),
     ("system",),
     ("recorded",),
     ("evaluation",),

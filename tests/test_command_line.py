@@ -4,8 +4,9 @@ import re
 
 import pytest
 
-from ale_jax.command_line import COMMANDS, help_text, read_config, read_flags
+from ale_jax.command_line import read_config, read_flags
 from ale_jax.launch import main
+from ale_jax.subcommands import COMMANDS, help_text
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -11,7 +11,6 @@ import sys
 
 import pytest
 
-from ale_jax.command_line import COMMANDS
 from ale_jax.config.engine import Sampling
 from ale_jax.config.worlds import Domain
 from ale_jax.configs.algorithms import PRESETS
@@ -19,6 +18,7 @@ from ale_jax.errors import RolloutsFailed
 from ale_jax.files import write_json
 from ale_jax.launch import main
 from ale_jax.sandbox.api import SandboxStartError
+from ale_jax.subcommands import COMMANDS
 from ale_jax.system import serve
 from ale_jax.system.authors_sampling import Defaults
 from ale_jax.system.hosts import run as hosts_run

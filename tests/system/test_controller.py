@@ -56,7 +56,7 @@ def test_a_run_leaves_when_its_attempts_and_steps_ended(unbroken):
     assert [step.step for step in times.steps] == [1, 2, 3, 4]
     assert [step.ages for step in times.steps] == [(0, 0, 0)] * 4
     told = [each for each in times.attempts if not STATUS_RULES[each.status].retry]
-    trained = [each for each in told if each.group >= 0]
+    trained = [each for each in told if 0 <= each.group < 4 * 3]
     assert sorted(each.group for each in trained) == sorted([*range(4 * 3)] * 2)
     assert len(told) > len(trained), "evaluations are told, too"
     first = [each for each in trained if each.group < 3]

@@ -11,21 +11,33 @@ from ale_jax.config.engine import Sampling
 from ale_jax.config.rollout import DeadlinesConfig
 from ale_jax.data.replay import GroupSize, ReplayBuffer
 from ale_jax.data.staleness import Drop, StalenessGate, age
+from ale_jax.monitor.times import AttemptTimes, StepTimes, Times
 from ale_jax.records import TRAIN, EpisodeKey, RolloutRequest, Task
 from ale_jax.system.rollouts.breaker import Outside
 from ale_jax.system.rollouts.loop import RolloutLoop, Training
 from ale_jax.system.rollouts.policy_replicas import PolicyReplica, PolicyReplicas
 from ale_jax.system.rollouts.workers import RolloutWorkers
-from ale_jax.system.simulation.world import Clock, Course, SimulatedConversations, SimulatedPool
+from ale_jax.system.simulation.observed import Outcome, observed, timed_steps
+from ale_jax.system.simulation.world import (
+    ALONE,
+    Clock,
+    Course,
+    Crowding,
+    SimulatedConversations,
+    SimulatedPool,
+)
 
+TICK_S = 1e-9  # what rounding leaves of a time that is over
 WAIT_S = 1.0  # simulated seconds after which the loop looks whether a pause is over
+Draw = Callable[[EpisodeKey, random.Random], Course]
 NEVER = DeadlinesConfig(turn_seconds=86400.0, episode_seconds=86400.0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
     """A run's schedule. The fields are those of `rl` and `rollout` in a config. places: episodes at
-    once. update_seconds: from a step's groups to the publication of its weights."""
+    once. update_seconds: from a step's groups to the publication of its weights, if no episode is
+    in progress. pause_seconds: from then until the learner looks for the next groups."""
 
     groups_per_step: int
     group_size: int
@@ -37,54 +49,49 @@ class Setup:
     redundant_members: int = 0
     retries: int = 1
     deadlines: DeadlinesConfig = NEVER
+    pause_seconds: float = 0.0
+    crowding: Crowding = ALONE
 
 
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """What a simulated run came to. seconds_per_step: mean. places_busy: share of the places' time
-    in which they played. learner_busy: share of the time. mean_age: in versions, of the groups that
-    were trained on. stale_share: dropped as too old, of those that were trained on or dropped.
-    episodes: that were delivered."""
-
-    seconds_per_step: float
-    places_busy: float
-    learner_busy: float
-    mean_age: float
-    stale_share: float
-    episodes: int
+def simulate(setup: Setup, course: Draw, steps: int, seed: int, begin: int = 0) -> Outcome:
+    """Returns what `steps` steps come to, after `begin` others that do not count."""
+    times = simulated(setup, course, begin + steps, seed)
+    counted = timed_steps(times, beginning=0.0)[begin:]
+    return observed(times, counted, setup.places)
 
 
-def simulate(
-    setup: Setup, course: Callable[[EpisodeKey, random.Random], Course], steps: int, seed: int
-) -> Outcome:
-    """Runs the rollout loop, the gate and the buffer of a real run until `steps` steps are made.
+def simulated(setup: Setup, course: Draw, steps: int, seed: int) -> Times:
+    """Runs the rollout loop, the gate and the buffer of a real run until `steps` steps are made,
+    and returns its times.
 
     course: draws how an attempt goes.
     """
-    run = _Run(setup, course, seed)
-    for _ in range(steps):
-        run.step()
-    return run.outcome()
+    run = _SimulatedRun(setup, course, seed)
+    made = tuple(run.step() for _ in range(steps))
+    run.workers.close()
+    return Times(tuple(run.attempts), made)
 
 
-class _Run:
-    def __init__(
-        self, setup: Setup, course: Callable[[EpisodeKey, random.Random], Course], seed: int
-    ):
+class _SimulatedRun:
+    def __init__(self, setup: Setup, course: Draw, seed: int):
         self._setup, self._clock = setup, Clock()
         chance = random.Random(seed)
         redundant = setup.redundant_groups
         self._gate = gate = StalenessGate(setup.alpha, setup.groups_per_step, redundant=redundant)
         self._size = GroupSize(setup.group_size, setup.redundant_members)
         self._buffer = ReplayBuffer(gate, self._size, waits=setup.stragglers == "wait")
-        self._pool = SimulatedPool(setup.places, lambda key: course(key, chance), self._clock)
+        self._pool = SimulatedPool(
+            setup.places, lambda key: course(key, chance), self._clock, setup.crowding
+        )
         conversations = SimulatedConversations(self._clock, lambda: gate.version)
         replicas = PolicyReplicas([PolicyReplica(conversations, "", lambda: 0)])
         outside = Outside(self._clock, chance)
-        workers = RolloutWorkers(
+        self.workers = RolloutWorkers(
             self._pool, replicas, setup.deadlines, setup.retries, _ignore, outside
         )
-        self._loop = RolloutLoop(workers, self._clock)
+        self.attempts: list[AttemptTimes] = []
+        self.workers.note_times(self.attempts.append)
+        self._loop = RolloutLoop(self.workers, self._clock)
         groups, sampling = itertools.count(), Sampling()
         self._loop.train(
             Training(
@@ -97,35 +104,39 @@ class _Run:
                 sampling,
             )
         )
-        self._ages: list[int] = []
+        self._stale = 0  # groups that were dropped
 
     def _assign(self, group: int) -> list[RolloutRequest]:
         task = Task("simulated", group, TRAIN)
         members = range(self._size.played)
         return [RolloutRequest(EpisodeKey(TRAIN, group, member, task)) for member in members]
 
-    def step(self) -> None:
+    def step(self) -> StepTimes:
         """As `train_loop` makes it: takes the groups, lets the update take its time, publishes."""
+        begun = self._clock.now
         while not (groups := self._buffer.take()):
             self._loop.advance(WAIT_S)
-        version = self._gate.version
-        self._ages += [age(version, group.start_version) for group in groups]
-        published = self._clock.now + self._setup.update_seconds
-        while self._clock.now < published:
-            self._loop.advance(min(published - self._clock.now, WAIT_S))
+        version, taken = self._gate.version, self._clock.now
+        self._update()
         self._gate.publish(version + 1)
-
-    def outcome(self) -> Outcome:
-        seconds, steps, counts = self._clock.now, self._gate.version, self._gate.counts()
-        stale = counts[f"dropped_{Drop.STALE}"]
-        return Outcome(
-            seconds_per_step=seconds / steps,
-            places_busy=self._pool.busy_seconds / (seconds * self._setup.places),
-            learner_busy=steps * self._setup.update_seconds / seconds,
-            mean_age=sum(self._ages) / len(self._ages),
-            stale_share=stale / (stale + counts["trained"]),
-            episodes=self._loop.delivered,
+        published = self._clock.now
+        while (left := published + self._setup.pause_seconds - self._clock.now) > TICK_S:
+            self._loop.advance(min(left, WAIT_S))
+        stale, before = self._gate.counts()[f"dropped_{Drop.STALE}"], self._stale
+        self._stale = stale
+        ages = tuple(age(version, group.start_version) for group in groups)
+        return StepTimes(
+            version + 1, taken - begun, taken, published, 0.0, ages, stale=stale - before
         )
+
+    def _update(self) -> None:
+        """Lets the update take its time, which is longer the more episodes are in progress."""
+        self._pool.in_update, left = True, self._setup.update_seconds
+        while left > TICK_S:
+            slower, now = self._setup.crowding.of_update(self._pool.playing), self._clock.now
+            self._loop.advance(min(left * slower, WAIT_S))
+            left -= (self._clock.now - now) / slower
+        self._pool.in_update = False
 
 
 def _ignore(kind: str, detail: str, **fields: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import itertools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -26,16 +27,48 @@ class Clock:
 
 
 class Course(NamedTuple):
-    """How an attempt goes. seconds: until it ends; infinite for a sandbox that hangs."""
+    """How an attempt goes. seconds: until it ends, if it is alone; infinite for a sandbox that
+    hangs."""
 
     seconds: float
     status: Status = Status.FINISHED
     reward: float | None = 1.0
 
 
+@dataclasses.dataclass(frozen=True)
+class Crowding:
+    """How much longer things take because others use the same hardware, as shares of their time
+    alone. episodes: of an episode, for each other one in progress. update: of an episode, while
+    the learner works. learner: of an update, for each episode in progress.
+
+    Of three episodes while the learner works, each is 1 + 2 * 0.1 + 0.5 = 1.7 times slower, and the
+    update 1 + 3 * 0.2 = 1.6 times:
+
+        >>> crowding = Crowding(episodes=0.1, update=0.5, learner=0.2)
+        >>> round(crowding.of_episodes(3, in_update=True), 3), round(crowding.of_update(3), 3)
+        (1.7, 1.6)
+    """
+
+    episodes: float = 0.0
+    update: float = 0.0
+    learner: float = 0.0
+
+    def of_episodes(self, number: int, in_update: bool) -> float:
+        """Returns how many times slower `number` episodes in progress are than one alone."""
+        return 1.0 + self.episodes * max(number - 1, 0) + self.update * in_update
+
+    def of_update(self, number: int) -> float:
+        """Returns how many times slower an update is, with `number` episodes in progress."""
+        return 1.0 + self.learner * number
+
+
+ALONE = Crowding()
+
+
 @dataclasses.dataclass(eq=False)
 class SimulatedAttempt:
-    """A `Playing`: it ends at `ends`, or as soon as it is cancelled."""
+    """A `Playing`: it ends when the pool's progress is at `ends`, or as soon as it is cancelled.
+    begun: in seconds."""
 
     pool: SimulatedPool
     key: EpisodeKey
@@ -47,7 +80,7 @@ class SimulatedAttempt:
 
     def cancel(self) -> None:
         self.is_cancelled = True
-        self.ends = self.pool.clock.now
+        self.ends = self.pool.progress
         self.pool.expect(self)
 
     def give_up(self, reason: str) -> None:
@@ -56,29 +89,41 @@ class SimulatedAttempt:
     def result(self) -> Episode:
         status = Status.CANCELLED if self.is_cancelled else self.course.status
         reward = None if self.is_cancelled else self.course.reward
-        seconds = self.ends - self.begun
+        seconds = self.pool.clock.now - self.begun
         return Episode(self.key, status, reward, 1, 0, seconds=seconds, env_seconds=seconds)
 
 
 class SimulatedPool:
-    """A `WorkerPool`. Waiting for an attempt moves the clock to its end."""
+    """A `WorkerPool`. Waiting for an attempt moves the clock to its end.
+
+    progress: the seconds that an attempt alone would have come forward since the simulation began.
+    All that are in progress come forward equally fast. in_update: whether the learner works.
+    """
 
     counts = PoolCounts(0, 0)
 
-    def __init__(self, places: int, course: Callable[[EpisodeKey], Course], clock: Clock):
+    def __init__(
+        self,
+        places: int,
+        course: Callable[[EpisodeKey], Course],
+        clock: Clock,
+        crowding: Crowding = ALONE,
+    ):
         """course: of the next attempt at an episode."""
         self.clock, self.free = clock, places
-        self.busy_seconds = 0.0  # of all places together
-        self._course = course
+        self.playing, self.in_update, self.progress = 0, False, 0.0
+        self._course, self._crowding = course, crowding
         self._order = itertools.count()
         self._ends: list[tuple[float, int, SimulatedAttempt]] = []
 
     def play(
         self, key: EpisodeKey, url: str, conversation: str, prefix: Prefix | None
     ) -> SimulatedAttempt:
-        now, course = self.clock.now, self._course(key)
-        attempt = SimulatedAttempt(self, key, course, now, now + course.seconds)
+        course = self._course(key)
+        ends = self.progress + course.seconds
+        attempt = SimulatedAttempt(self, key, course, self.clock.now, ends)
         self.free -= 1
+        self.playing += 1
         self.expect(attempt)
         return attempt
 
@@ -87,18 +132,26 @@ class SimulatedPool:
         heapq.heappush(self._ends, (attempt.ends, next(self._order), attempt))
 
     def finished(self, timeout: float) -> list[SimulatedAttempt]:
-        until = self.clock.now + timeout
+        self._pass(timeout)
         found: list[SimulatedAttempt] = []
-        while self._ends and self._ends[0][0] <= (self.clock.now if found else until):
+        while self._ends and self._ends[0][0] <= self.progress:
             ends, _, attempt = heapq.heappop(self._ends)
             if ends == attempt.ends and attempt not in found:
-                self.clock.now = max(ends, self.clock.now)
-                self.busy_seconds += ends - attempt.begun
                 self.free += 1
+                self.playing -= 1
                 found.append(attempt)
-        if not found:
-            self.clock.now = until
         return found
+
+    def _pass(self, timeout: float) -> None:
+        """Lets time pass until the next attempt ends, or for `timeout` seconds."""
+        slower = self._crowding.of_episodes(self.playing, self.in_update)
+        ends = self._ends[0][0] if self._ends else math.inf
+        if (ends - self.progress) * slower <= timeout:
+            self.clock.now += max(ends - self.progress, 0.0) * slower
+            self.progress = max(ends, self.progress)
+        else:
+            self.clock.now += timeout
+            self.progress += timeout / slower
 
     def check(self) -> None:
         """Simulated workers do not die together."""

@@ -1,0 +1,139 @@
+"""ale-jax simulate: predicts how fast a config trains, and which schedule around it is faster."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ale_jax.config.run import RunConfig
+from ale_jax.monitor.run_files import CONFIG_FILE
+from ale_jax.monitor.times import TIMES_FILE, Times, read_times
+from ale_jax.system.checks import checked_config, stored_config
+from ale_jax.system.simulation.fit import Costs, fitted
+from ale_jax.system.simulation.observed import TimedStep, timed_steps
+from ale_jax.system.simulation.predict import (
+    Check,
+    LogNormal,
+    check,
+    given_costs,
+    require_known,
+)
+from ale_jax.system.simulation.search import search
+from ale_jax.system.simulation.tables import show
+
+LEAST_STEPS = 4  # of a run, beside the first one and those that compile
+EPISODE_SECONDS, UPDATE_SECONDS, LOST = "60,600", 60.0, 0.01
+Values = Mapping[str, Any]  # of a config
+
+
+@dataclasses.dataclass(frozen=True)
+class Basis:
+    """The flags that say what predictions rest on; None or "" for those that were not given."""
+
+    source: str
+    check: str
+    episode_seconds: str
+    update_seconds: float | None
+    lost: float | None
+
+    @property
+    def given(self) -> list[str]:
+        """Flags that say what else runs would."""
+        flags = {
+            "--episode-seconds": self.episode_seconds or None,
+            "--update-seconds": self.update_seconds,
+            "--lost": self.lost,
+        }
+        return [name for name, value in flags.items() if value is not None]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """A run with times. steps: those that say something of others."""
+
+    name: str
+    config: RunConfig
+    times: Times
+    steps: list[TimedStep]
+
+
+def run_simulate(basis: Basis, values: Values | None, change: Callable[[Values], Values]) -> None:
+    """Prints how far predictions are off, those for schedules around the config, and what to set
+    for the best of them.
+
+    values: of the config; None for that of the first run in `basis.source`, with what `change`
+    changes.
+
+    Raises:
+      ValueError: a run has no times, or the config cannot be simulated.
+    """
+    runs, others = _runs(basis.source), _runs(basis.check)
+    if values is None:
+        if not runs:
+            raise ValueError("--config is missing: name one, or a run by --from")
+        values = change(runs[0].config.to_json())
+    config = checked_config(values)
+    for each in (config, *(run.config for run in others)):
+        require_known(each)
+    if runs and basis.given:
+        raise ValueError(
+            f"{basis.given[0]} has no use with --from, whose runs say it: leave it out"
+        )
+    costs = _measured(runs, others) if runs else _given(basis)
+    show(config, costs, _checks(costs, runs, others), search(config, costs))
+
+
+def _runs(folders: str) -> list[_Run]:
+    return [_read(Path(folder)) for folder in folders.split(",")] if folders else []
+
+
+def _read(folder: Path) -> _Run:
+    if not (folder / CONFIG_FILE).is_file():
+        raise ValueError(f"{folder} holds no run: check the folder")
+    if not (folder / TIMES_FILE).is_file():
+        raise ValueError(
+            f"{folder} has no {TIMES_FILE}, which runs write since there is ale-jax simulate: name "
+            "a newer run, or give --episode-seconds and --update-seconds instead"
+        )
+    times = read_times(folder / TIMES_FILE)
+    steps = timed_steps(times)
+    if len(steps) < LEAST_STEPS:
+        raise ValueError(
+            f"{folder} has {len(steps)} steps beside its first one and those that compiled, and "
+            f"{LEAST_STEPS} are needed: let it run longer"
+        )
+    return _Run(str(folder), stored_config(folder / CONFIG_FILE), times, steps)
+
+
+def _halves(run: _Run) -> tuple[list[TimedStep], list[TimedStep]]:
+    half = len(run.steps) // 2
+    return run.steps[:half], run.steps[half:]
+
+
+def _measured(runs: Sequence[_Run], others: Sequence[_Run]) -> Costs:
+    """Without other runs, the second half of each is what nothing is fitted to."""
+    return fitted([(run.times, run.steps if others else _halves(run)[0]) for run in runs])
+
+
+def _given(basis: Basis) -> Costs:
+    given = basis.episode_seconds or EPISODE_SECONDS
+    try:
+        median, p99 = map(float, given.split(","))
+    except ValueError as error:
+        raise ValueError(
+            f"--episode-seconds={given} must be MEDIAN,P99, such as {EPISODE_SECONDS}"
+        ) from error
+    lost = LOST if basis.lost is None else basis.lost
+    update = UPDATE_SECONDS if basis.update_seconds is None else basis.update_seconds
+    return given_costs(LogNormal(median, p99, lost), update)
+
+
+def _checks(costs: Costs, runs: Sequence[_Run], others: Sequence[_Run]) -> list[Check]:
+    if others:
+        return [check(run.name, run.config, costs, run.times, run.steps) for run in others]
+    return [
+        check(f"{run.name}, second half", run.config, costs, run.times, _halves(run)[1])
+        for run in runs
+    ]

@@ -1,0 +1,127 @@
+"""What a run of a config would come to, by what episodes and updates cost elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+import statistics
+from collections.abc import Sequence
+
+from ale_jax.config.run import RunConfig
+from ale_jax.monitor.times import Times
+from ale_jax.records import EpisodeKey
+from ale_jax.status import Status
+from ale_jax.system.simulation.fit import Costs
+from ale_jax.system.simulation.observed import Outcome, TimedStep, observed
+from ale_jax.system.simulation.run import NEVER, Draw, Setup, simulate
+from ale_jax.system.simulation.world import Course
+
+EPISODES = 1000  # that are simulated at least, after BEGIN steps that do not count
+BEGIN, LEAST_STEPS = 5, 25
+P99 = statistics.NormalDist().inv_cdf(0.99)
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """What was predicted for the steps of a run that nothing was fitted to, and what they came
+    to. name: of the run."""
+
+    name: str
+    predicted: Outcome
+    found: Outcome
+
+    @property
+    def error(self) -> float:
+        """By how much the predicted steps per hour are off, as a share of those of the run."""
+        return self.found.seconds_per_step / self.predicted.seconds_per_step - 1.0
+
+
+def check(
+    name: str, config: RunConfig, costs: Costs, times: Times, steps: Sequence[TimedStep]
+) -> Check:
+    """Compares steps of a run with what is predicted for its config."""
+    return Check(name, predict(config, costs), observed(times, steps, places_of(config)))
+
+
+def predict(config: RunConfig, costs: Costs) -> Outcome:
+    """Simulates a run of the config. ValueError if it has what simulations do not know."""
+    require_known(config)
+    rl = config.rl
+    steps = max(math.ceil(EPISODES / (rl.groups_per_step * rl.group_size)), LEAST_STEPS)
+    return simulate(setup_of(config, costs), costs.course, steps, config.seed, BEGIN)
+
+
+def places_of(config: RunConfig) -> int:
+    """Returns how many episodes a run plays at once."""
+    return config.rollout.actors * config.rollout.episodes_per_actor
+
+
+def setup_of(config: RunConfig, costs: Costs) -> Setup:
+    """Returns the schedule of a run. What missed a deadline is among the recorded failures."""
+    rl = config.rl
+    return Setup(
+        groups_per_step=rl.groups_per_step,
+        group_size=rl.group_size,
+        places=places_of(config),
+        update_seconds=costs.update_seconds,
+        alpha=rl.alpha,
+        stragglers=rl.stragglers,
+        redundant_groups=rl.redundant_groups,
+        redundant_members=rl.redundant_members,
+        retries=config.rollout.retries,
+        deadlines=NEVER,
+        pause_seconds=costs.pause_seconds,
+        crowding=costs.crowding,
+    )
+
+
+def require_known(config: RunConfig) -> None:
+    """Raises ValueError, with the field's name, if a config has what simulations do not know."""
+    rl = config.rl
+    for name, value, known in (
+        ("rl.max_uses", rl.max_uses, 1),
+        ("rl.fill_queue", rl.fill_queue, False),
+        ("rl.dynamic_sampling", rl.dynamic_sampling, False),
+        ("resampling.scheme", config.resampling.scheme, "none"),
+    ):
+        if value != known:
+            raise ValueError(f"{name} {value} cannot be simulated: set it to {known}")
+    if len(config.worlds.train) > 1:
+        raise ValueError(
+            f"worlds.train has {len(config.worlds.train)} domains, and of several it cannot be "
+            "simulated how they wait for each other: leave one"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class LogNormal:
+    """Draws the courses of attempts of log-normal durations. median, p99: seconds. lost: the share
+    that loses its sandbox, at a uniformly drawn moment."""
+
+    median: float
+    p99: float
+    lost: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.median <= self.p99 < math.inf:
+            raise ValueError(
+                f"--episode-seconds={self.median:g},{self.p99:g} must be MEDIAN,P99, with 0 < "
+                "MEDIAN <= P99"
+            )
+        if not 0.0 <= self.lost < 1.0:
+            raise ValueError(f"--lost={self.lost:g} must be a share from 0 to below 1")
+
+    def __call__(self, key: EpisodeKey, chance: random.Random) -> Course:
+        spread = math.log(self.p99 / self.median) / P99
+        seconds = self.median * math.exp(chance.gauss(0.0, spread))
+        if chance.random() < self.lost:
+            return Course(seconds * chance.random(), Status.SANDBOX_LOST, None)
+        return Course(seconds)
+
+
+def given_costs(course: Draw, update_seconds: float) -> Costs:
+    """Returns costs that were not measured. ValueError if an update would take no time."""
+    if not 0.0 <= update_seconds < math.inf:
+        raise ValueError(f"--update-seconds={update_seconds:g} must be 0 or more, in seconds")
+    return Costs(course, update_seconds, 0.0)

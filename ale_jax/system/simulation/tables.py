@@ -1,0 +1,133 @@
+"""Predictions for a person: what they rest on, how far off they were, and what to set."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from ale_jax.config.run import RunConfig
+from ale_jax.system.simulation.fit import Costs
+from ale_jax.system.simulation.observed import Outcome
+from ale_jax.system.simulation.predict import Check, places_of
+from ale_jax.system.simulation.search import Candidate, best, changes
+
+WIDTH = 120  # if the output is not a terminal
+SHOWN = 8  # of the fastest schedules
+UNCHECKED = 0.1  # by which a figure may be off if no run was there to tell
+
+LEFT_OUT = (
+    "Left out: what staleness and dropped groups do to learning, evaluations and the warm start, "
+    "pages that the engine swaps out, and that other schedules may need other pages or memory."
+)
+
+# Each figure's name, the unit of its error, and its value.
+FIGURES: tuple[tuple[str, str, Callable[[Outcome], float]], ...] = (
+    ("steps per hour", "%", lambda outcome: 3600.0 / outcome.seconds_per_step),
+    ("learner idle, %", "points", lambda outcome: 100.0 * (1.0 - outcome.learner_busy)),
+    ("places idle, %", "points", lambda outcome: 100.0 * (1.0 - outcome.places_busy)),
+    ("mean age", "", lambda outcome: outcome.mean_age),
+    ("dropped, %", "points", lambda outcome: 100.0 * outcome.stale_share),
+)
+
+
+def show(
+    config: RunConfig, costs: Costs, checks: Sequence[Check], candidates: Sequence[Candidate]
+) -> None:
+    """Prints the checks, the config's prediction and the fastest ones, and what to set for the
+    best."""
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+
+    def say(line: str) -> None:
+        console.print(line, soft_wrap=True, markup=False)
+
+    for line in _basis(costs):
+        say(line)
+    if checks:
+        console.print(_check_table(checks))
+    console.print(_table(candidates, checks))
+    for line in _advice(config, candidates, checks):
+        say(line)
+
+
+def _basis(costs: Costs) -> Iterator[str]:
+    crowding = costs.crowding
+    yield (
+        f"An update alone takes {costs.update_seconds:.3g} s, and {costs.pause_seconds:.3g} s pass "
+        "before the learner asks for more."
+    )
+    if costs.most_playing:
+        yield (
+            f"An episode is {crowding.episodes:.1%} slower for each other one, and "
+            f"{crowding.update:.0%} during an update; an update is {crowding.learner:.1%} slower "
+            f"for each episode. Measured with up to {costs.most_playing} episodes in progress."
+        )
+    for each in costs.unknown:
+        yield f"Not told by these times, and taken as nothing: {each} down."
+
+
+def _check_table(checks: Sequence[Check]) -> Table:
+    table = Table("run that nothing was fitted to", *_headings(), title="Predicted / real")
+    for each in checks:
+        cells = (f"{of(each.predicted):.4g} / {of(each.found):.4g}" for _, _, of in FIGURES)
+        first, *others = cells
+        table.add_row(each.name, f"{first} ({each.error:+.1%})", *others)
+    return table
+
+
+def _headings() -> list[str]:
+    return [name for name, _, _ in FIGURES]
+
+
+def _table(candidates: Sequence[Candidate], checks: Sequence[Check]) -> Table:
+    """The first candidate, which is the config, and the fastest of the others."""
+    heads = [f"{name}\n{_error(unit, of, checks)}" for name, unit, of in FIGURES]
+    table = Table("alpha", "places", "redundant groups", *heads, title="Predicted")
+    config, *others = candidates
+    fastest = sorted(others, key=lambda each: each.outcome.seconds_per_step)[:SHOWN]
+    for each in (config, *fastest):
+        rl, places = each.config.rl, f"{places_of(each.config)}{'*' * each.beyond}"
+        figures = (f"{of(each.outcome):.3g}" for _, _, of in FIGURES)
+        table.add_row(
+            f"{rl.alpha:g}", places, str(rl.redundant_groups), *figures, end_section=each is config
+        )
+    return table
+
+
+def _error(unit: str, of: Callable[[Outcome], float], checks: Sequence[Check]) -> str:
+    if not checks:
+        return "error unknown"
+    if unit == "%":
+        return f"± {worst(checks):.1%}"
+    apart = max(abs(of(each.predicted) - of(each.found)) for each in checks)
+    return f"± {apart:.2g} {unit}".strip()
+
+
+def worst(checks: Sequence[Check]) -> float:
+    """Returns the largest error of the steps per hour, as a share."""
+    return max(abs(each.error) for each in checks)
+
+
+def _advice(
+    config: RunConfig, candidates: Sequence[Candidate], checks: Sequence[Check]
+) -> Iterator[str]:
+    if checks:
+        error = worst(checks)
+        yield "Errors are of the schedules above that were run; those of others may be larger."
+    else:
+        error = UNCHECKED
+        yield (
+            "No error is known, as nothing was compared with a run: name one by --check. Schedules "
+            f"less than {error:.0%} apart are taken as equal."
+        )
+    if any(each.beyond for each in candidates):
+        yield "* more episodes at once than were measured."
+    yield LEFT_OUT
+    chosen = best(candidates, error)
+    if arguments := changes(config, chosen.config):
+        yield "Of those that cannot be told from the fastest, the least stale and smallest:"
+        yield "  " + " ".join(arguments)
+    else:
+        yield "No schedule can be told to be faster than the config's."

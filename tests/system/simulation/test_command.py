@@ -1,0 +1,123 @@
+"""ale-jax simulate: what it prints rests on runs, and what it cannot honour it names."""
+
+import dataclasses
+import json
+import re
+
+import pytest
+
+from ale_jax.launch import main
+from ale_jax.monitor.times import TimesWriter
+from ale_jax.system.simulation import predict
+from ale_jax.system.simulation.run import Setup, simulated
+from ale_jax.system.simulation.world import Course
+from tests.system.configs import smoke_config
+
+FEW = 160  # episodes of a simulation: no figure is needed to the percent
+SMOKE = Setup(2, 2, 4, 2.0, alpha=1.0)  # the schedule of the smoke config
+
+
+@pytest.fixture(autouse=True)
+def _few_episodes(monkeypatch):
+    monkeypatch.setattr(predict, "EPISODES", FEW)
+
+
+def course(key, chance):
+    return Course(chance.uniform(5.0, 15.0))
+
+
+def make_run(folder, setup, steps=30, seed=0, **rl):
+    """Writes what simulate reads of a run."""
+    config = smoke_config()
+    changed = dataclasses.replace(config, rl=dataclasses.replace(config.rl, **rl))
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(changed.to_json()))
+    times = simulated(setup, course, steps, seed)
+    with TimesWriter(folder, clock=lambda: 0.0) as writer:
+        for each in times.attempts:
+            writer.attempt(dataclasses.replace(each, turns=3, tokens=20))
+        for step in times.steps:
+            writer.step(step)
+    return folder
+
+
+def said(capsys, *arguments):
+    code = main(["ale-jax", "simulate", *arguments])
+    captured = capsys.readouterr()
+    assert (code, captured.err) == (0, "")
+    return captured.out
+
+
+def refused(capsys, *arguments):
+    assert main(["ale-jax", "simulate", *arguments]) == 2
+    return capsys.readouterr().err
+
+
+def test_the_second_half_of_a_run_is_predicted_from_its_first(tmp_path, capsys):
+    run = make_run(tmp_path / "run", SMOKE)
+    out = said(capsys, f"--from={run}")
+    assert "second half" in out and "error unknown" not in out
+    (error,) = re.findall(r"\(([+-][\d.]+)%\)", out)
+    assert abs(float(error)) < 10 and f"± {abs(float(error))}%" in out
+
+
+def test_a_run_is_checked_with_its_own_config(tmp_path, capsys):
+    run = make_run(tmp_path / "a", SMOKE)
+    other = make_run(tmp_path / "b", dataclasses.replace(SMOKE, alpha=0.0), seed=1, alpha=0.0)
+    out = said(capsys, f"--from={run}", f"--check={other}")
+    (row,) = [line for line in out.splitlines() if str(other)[:12] in line]
+    figures = re.findall(r"([\d.]+) / ([\d.]+)", row)
+    assert figures[3] == ("0", "0"), "a synchronous run has no age"
+    assert "how these slow episodes down" not in out
+
+
+def test_without_a_run_no_error_is_known(capsys):
+    out = said(capsys, "--config=smoke", "--episode-seconds=10,20", "--update-seconds=5")
+    assert "error unknown" in out and "name one by --check" in out and "±" not in out
+
+
+def test_the_schedule_to_set_is_told(capsys):
+    """Updates take as long as rollouts, so that whoever waits for neither is twice as fast."""
+    arguments = "--config=smoke", "--episode-seconds=10,10.1", "--update-seconds=10", "--lost=0"
+    out = said(capsys, *arguments, "--config.rl.alpha=0")
+    *_, told = out.splitlines()
+    assert "--config.rl.alpha=" in told and "--config.rl.alpha=0.0" not in told
+    again = said(capsys, *arguments, *told.split())
+    assert again.splitlines()[-1] == "No schedule can be told to be faster than the config's."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        ([], "--config is missing: name one, or a run by --from"),
+        (["--from=nowhere"], "nowhere holds no run: check the folder"),
+        (["--config=smoke", "--config.rl.max_uses=2"], "rl.max_uses 2 cannot be simulated: set it"),
+        (["--config=smoke", "--config.rl.fill_queue"], "rl.fill_queue True cannot be simulated"),
+        (["--config=smoke", "--episode-seconds=9"], "--episode-seconds=9 must be MEDIAN,P99"),
+        (["--config=smoke", "--episode-seconds=9,1"], "--episode-seconds=9,1 must be MEDIAN,P99"),
+        (["--config=smoke", "--update-seconds=-1"], "--update-seconds=-1 must be 0 or more"),
+        (["--config=smoke", "--lost=1"], "--lost=1 must be a share from 0 to below 1"),
+    ],
+)
+def test_what_cannot_be_honoured_is_named(arguments, answer, capsys):
+    assert answer in refused(capsys, *arguments)
+
+
+def test_a_run_that_tells_too_little_is_refused(tmp_path, capsys):
+    run = make_run(tmp_path / "run", SMOKE, steps=4)
+    assert "has 3 steps beside its first one" in refused(capsys, f"--from={run}")
+    assert "--lost has no use with --from" in refused(
+        capsys, f"--from={make_run(tmp_path / 'long', SMOKE)}", "--lost=0.1"
+    )
+    (run / "times.jsonl").unlink()
+    assert "has no times.jsonl" in refused(capsys, f"--from={run}")
+
+
+def test_only_what_was_measured_is_varied(tmp_path, capsys):
+    """With four places and many groups ahead, always four episodes are in progress."""
+    out = said(
+        capsys, f"--from={make_run(tmp_path / 'run', dataclasses.replace(SMOKE, alpha=4.0))}"
+    )
+    assert "about equally many episodes were always in progress" in out
+    rows = [line.split("│") for line in out.splitlines() if line.startswith("│")]
+    assert {row[2].strip() for row in rows if len(row) > 8} == {"4"}
