@@ -39,6 +39,7 @@ from ale_jax.worlds.api import Step, World
 from ale_jax.worlds.checked import CheckedWorld
 from ale_jax.worlds.items import Item
 from tests.gateway.custody.talking import Agent, same_for_all
+from tests.model.meshes import one_device_mesh
 
 ALONE = Alone()
 TURNS = 2
@@ -194,7 +195,9 @@ class Run:
         messages = [{"role": "user", "content": text} for text in [*words, string.printable]]
         self.tokenizer = ChatTokenizer(train_bpe(messages, config.tokenizer.vocab_size))
         shape = policy_shape(config, self.tokenizer.vocab_size)
-        mesh = make_mesh(config.mesh)
+        # Of one device, as all of them would only compute the same more slowly. Several processes
+        # need those of each.
+        mesh = one_device_mesh() if processes is ALONE else make_mesh(config.mesh)
         processes.begin(self.tokenizer.vocab_size, mesh, config.learn.microbatch_rows)
         self.trainer = Trainer(config, shape, mesh, processes)
         self.trainer.begin()

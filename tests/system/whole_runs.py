@@ -60,8 +60,8 @@ def run(workdir, runtime_name, *overrides, **variables):
 
 
 def run_here(workdir, runtime_name, *overrides, **variables):
-    """The same in this process, which has loaded all modules. It computes on another number of
-    devices, so that the last bits of its numbers may differ from those of `run`."""
+    """The same in this process, which has loaded all modules. It computes on one device, too, but
+    this process has several, so that the last bits of its numbers may differ."""
     _, _, *line = command(workdir, runtime_name, *overrides)
     printed, errors = io.StringIO(), io.StringIO()
     with (
@@ -69,6 +69,7 @@ def run_here(workdir, runtime_name, *overrides, **variables):
         contextlib.redirect_stdout(printed),
         contextlib.redirect_stderr(errors),
     ):
+        patch.setattr(jax, "device_count", lambda: 1)  # `make_mesh` takes as many
         for name, value in variables.items():
             patch.setenv(name, value)
         code = launch.main(line)
