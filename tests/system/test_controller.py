@@ -22,6 +22,7 @@ from tests.system.whole_runs import (
     interrupt,
     last_state,
     run,
+    run_here,
 )
 
 pytestmark = pytest.mark.heavy
@@ -80,7 +81,7 @@ def test_the_report_of_a_real_run_says_where_the_time_went(unbroken):
 def test_a_finished_run_is_left_alone(unbroken, runtime_name):
     workdir, _ = unbroken
     before = (workdir / "metrics.jsonl").read_bytes()
-    assert "is finished" in run(workdir, runtime_name, *LEARNING)
+    assert "is finished" in run_here(workdir, runtime_name, *LEARNING)
     assert (workdir / "metrics.jsonl").read_bytes() == before
 
 
@@ -111,6 +112,7 @@ def test_a_run_that_is_stopped_and_then_killed_ends_like_an_unbroken_one_on_othe
     jax.tree.map(np.testing.assert_array_equal, last_state(workdir), last_state(expected))
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_for_long_makes_way_for_the_same_command(
     unbroken, tmp_path, runtime_name
 ):

@@ -30,7 +30,7 @@ from tests.sandbox.service.conftest import ANN, over
 from tests.system.conftest import SPEC
 from tests.system.oracle_ledger import OracleLedger
 from tests.system.untimed import rl_lines
-from tests.system.whole_runs import LEARNING, run, run_here
+from tests.system.whole_runs import LEARNING, run_here
 
 pytestmark = pytest.mark.heavy
 
@@ -174,11 +174,13 @@ def test_a_run_is_the_same_whether_our_loop_plays_or_a_program(unbroken, runtime
     source = (EXAMPLES / "shell_agent.py").read_text()
     source = source.replace("the reply must end with one <tool_call>", "malformed JSON")
     asks = f"--config.external_agent.command={program(source)!r}"
-    run(tmp_path, runtime_name, *LEARNING, asks)
+    run_here(tmp_path, runtime_name, *LEARNING, asks)
     for ours, theirs in zip(rl_lines(by_loop), rl_lines(tmp_path), strict=True):
         assert theirs["grad_norm"] > 0
-        for figure in ("tokens_crc32", "policy_tokens", "turns", "loss", "grad_norm"):
+        for figure in ("tokens_crc32", "policy_tokens", "turns"):
             assert ours[figure] == theirs[figure], figure
+        for figure in ("loss", "grad_norm"):  # that process has another number of devices
+            assert ours[figure] == pytest.approx(theirs[figure], rel=1e-5), figure
 
 
 def test_calls_that_an_agent_requires_are_trained_on(runtime_name, tmp_path):

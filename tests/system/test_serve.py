@@ -1,5 +1,6 @@
 """`ale-jax serve`: clients talk to the newest policy of a run, until Ctrl-C."""
 
+import contextlib
 import dataclasses
 import importlib
 import os
@@ -98,6 +99,16 @@ def serve(pytestconfig):
         process.wait()
 
 
+@contextlib.contextmanager
+def client_of(config, path, called):
+    """A client of a server in this process, on one device."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "device_count", lambda: 1)
+        with serving(config, path, "127.0.0.1", 0) as at:
+            assert at.policy == called
+            yield openai.OpenAI(base_url=at.url, api_key=at.key, max_retries=0)
+
+
 def test_clients_of_both_apis_talk_to_the_newest_policy(serve, workdir):
     server, client = serve(f"--workdir={workdir}", called="step 3")
     asked = {"model": client.models.list().data[0].id, "messages": MESSAGES, "max_tokens": 8}
@@ -114,42 +125,41 @@ def test_clients_of_both_apis_talk_to_the_newest_policy(serve, workdir):
 
 
 def test_weights_of_others_answer_as_a_run_with_the_same_weights(
-    serve, workdir, config, tokenizer, state, tmp_path
+    workdir, config, tokenizer, state, tmp_path
 ):
     folder = tmp_path / "weights"
     export(folder, state.params, policy_shape(config, tokenizer.vocab_size), tokenizer)
-    size = f"--config.tokenizer.vocab_size={tokenizer.vocab_size}"
+    sized = dataclasses.replace(config.tokenizer, vocab_size=tokenizer.vocab_size)
+    given = dataclasses.replace(config, weights=str(folder), tokenizer=sized)
     asked = {"model": "any", "messages": MESSAGES, "max_tokens": 8, "seed": 7, "temperature": 1}
-    flags = f"--config.weights={folder}", size
     said = []
     lora = LoraShape(rank=2, alpha=4.0, targets=("q", "v"), start=str(tmp_path / "adapter"))
     policy = policy_shape(config, tokenizer.vocab_size)
     adapted = new_adapters(jax.random.key(5), policy, lora)
     adapted = with_trained(adapted, jax.tree.map(lambda x: x + 0.3, trained(adapted)))
     save_peft(tmp_path / "adapter", adapted, policy, lora, str(folder))
-    start = *flags, *(f"--config.lora.{name}={value}" for name, value in vars(lora).items())
-    for options, called in (
-        (flags, str(folder)),
-        ((f"--workdir={workdir}",), "step 3"),
-        (start, f"{folder} with {lora.start}"),
+    for served, path, called in (
+        (given, None, str(folder)),
+        (config, workdir, "step 3"),
+        (dataclasses.replace(given, lora=lora), None, f"{folder} with {lora.start}"),
     ):
-        _, client = serve(*options, called=called)
-        said.append(client.chat.completions.create(**asked).choices[0].message.content)
+        with client_of(served, path, called) as client:
+            said.append(client.chat.completions.create(**asked).choices[0].message.content)
     assert said[0] == said[1] != said[2]
-    names = f"--config.serve.adapters={('mine=' + lora.start, 'same=' + lora.start)}"
-    _, client = serve(*flags, names, called=str(folder))
-    assert [each.id for each in client.models.list().data] == [config.name, "mine", "same"]
-    with ThreadPoolExecutor() as pool:  # in one batch
-        calls = [
-            pool.submit(client.chat.completions.create, **asked | {"model": name})
-            for name in (config.name, "mine", "same")
-        ]
-    replies = [call.result() for call in calls]
-    assert [each.choices[0].message.content for each in replies] == [said[0], said[2], said[2]]
-    assert [each.model for each in replies] == [config.name, "mine", "same"]
-    with pytest.raises(openai.NotFoundError, match="there is no model 'any'") as refused:
-        client.chat.completions.create(**asked)
-    assert refused.value.code == "model_not_found"
+    beside = ServeConfig(adapters=(f"mine={lora.start}", f"same={lora.start}"))
+    with client_of(dataclasses.replace(given, serve=beside), None, str(folder)) as client:
+        assert [each.id for each in client.models.list().data] == [config.name, "mine", "same"]
+        with ThreadPoolExecutor() as pool:  # in one batch
+            calls = [
+                pool.submit(client.chat.completions.create, **asked | {"model": name})
+                for name in (config.name, "mine", "same")
+            ]
+        replies = [call.result() for call in calls]
+        assert [each.choices[0].message.content for each in replies] == [said[0], said[2], said[2]]
+        assert [each.model for each in replies] == [config.name, "mine", "same"]
+        with pytest.raises(openai.NotFoundError, match="there is no model 'any'") as refused:
+            client.chat.completions.create(**asked)
+        assert refused.value.code == "model_not_found"
 
 
 def test_a_server_whose_engine_has_failed_is_not_healthy_and_ends(config, workdir, monkeypatch):
@@ -170,13 +180,12 @@ def test_a_server_whose_engine_has_failed_is_not_healthy_and_ends(config, workdi
             at.wait()
 
 
-@pytest.mark.parametrize("to_end", [signal.SIGINT, signal.SIGTERM])
-def test_calls_in_progress_finish_when_the_server_is_told_to_end(serve, workdir, to_end):
+def test_calls_in_progress_finish_when_the_server_is_told_to_end(serve, workdir):
     server, client = serve(f"--workdir={workdir}", called="step 3")
     asked = {"model": "any", "messages": MESSAGES, "max_tokens": 200, "temperature": 1}
     stream = client.chat.completions.create(**asked, stream=True, extra_body={"min_tokens": 200})
     next(stream)
-    server.send_signal(to_end)
+    server.send_signal(signal.SIGTERM)  # which is handled as Ctrl-C is
     assert list(stream)[-1].choices[0].finish_reason == "length"
     assert server.wait(60) == 0
 

@@ -1,13 +1,13 @@
 """Where a run starts: anew, or from its newest checkpoint with all that belongs to it."""
 
 import shutil
-import subprocess
 import time
 
 import jax
 import numpy as np
 import pytest
 
+from ale_jax import launch
 from ale_jax.config.worlds import Domain
 from ale_jax.monitor.evaluations import read_evaluations, read_summary
 from ale_jax.monitor.events import read_events
@@ -22,7 +22,6 @@ from tests.system.whole_runs import (
     SYNCHRONOUS,
     broken_off,
     command,
-    environment,
     last_state,
     run_here,
 )
@@ -41,8 +40,9 @@ WITH_CRITICS = [
     "--config=configs/smoke.py:asyppo",
     "--config.attention_credit.credit=coupled",
     "--config.critics.warmup_steps=1",
-    "--config.checkpoint.keep=4",
+    "--config.checkpoint.keep=2",
     *SYNCHRONOUS,
+    "--config.rl.steps=2",
 ]
 
 
@@ -158,23 +158,18 @@ def test_a_loss_that_asks_for_every_policy_of_the_past_has_them_also_after_a_res
         assert (line["ratio_max"] > 1.001) == (line["staleness_max"] > 0)
 
 
-@pytest.fixture(scope="module")
-def with_critics(tmp_path_factory, runtime_name):
-    workdir = tmp_path_factory.mktemp("critics") / "unbroken"
-    run_here(workdir, runtime_name, *WITH_CRITICS)
-    return workdir
-
-
-def test_critics_go_on_where_they_stood(with_critics, tmp_path, runtime_name):
-    workdir = broken_off(with_critics, tmp_path / "resumed", after=2)
+def test_critics_go_on_where_they_stood(tmp_path, runtime_name):
+    unbroken = tmp_path / "unbroken"
+    run_here(unbroken, runtime_name, *WITH_CRITICS)
+    workdir = broken_off(unbroken, tmp_path / "resumed", after=1)
     run_here(workdir, runtime_name, *WITH_CRITICS)
     assert "resumed" in [e.kind for e in read_events(workdir / "events.jsonl").records]
     lines = rl_lines(workdir)
-    assert lines == rl_lines(with_critics)
+    assert lines == rl_lines(unbroken)
     # While the critics warm up, they alone learn.
-    assert ["loss" in line for line in lines] == [False, True, True, True]
+    assert ["loss" in line for line in lines] == [False, True]
     assert all(line["critic_grad_norm"] >= 0 for line in lines)
-    states = (last_state(path) for path in (workdir, with_critics))
+    states = (last_state(path, step=2) for path in (workdir, unbroken))
     jax.tree.map(np.testing.assert_array_equal, *states)
 
 
@@ -186,18 +181,13 @@ def test_critics_go_on_where_they_stood(with_critics, tmp_path, runtime_name):
     ],
 )
 def test_what_checkpoints_cannot_do_without_is_asked_for(
-    with_critics, tmp_path, runtime_name, lost, answer
+    arithmetic, tmp_path, capsys, lost, answer
 ):
-    workdir = shutil.copytree(with_critics, tmp_path / "copy")
+    workdir = shutil.copytree(arithmetic[0], tmp_path / "copy")
     (workdir / "summary.json").unlink()
     (workdir / lost).unlink()
-    result = subprocess.run(
-        command(workdir, runtime_name, *WITH_CRITICS),
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert result.returncode == 2
-    assert answer in result.stderr and "--overwrite" in result.stderr
+    _, _, *line = command(workdir, "auto", *ARITHMETIC)
+    assert launch.main(line) == 2
+    told = capsys.readouterr().err
+    assert answer in told and "--overwrite" in told
     assert any((workdir / "checkpoints").iterdir())
