@@ -29,6 +29,10 @@ PICTURES = {
 }
 
 
+# They compute what slow tests of benchmarks hold, and gradients of which tests/algo knows more.
+LONG = {"laboratory", "credit_truth", "granularity"}
+
+
 @pytest.fixture
 def recorded(tmp_path):
     """A copy: opening a run claims its folder."""
@@ -58,7 +62,10 @@ def test_every_notebook_is_known():
     assert set(NAMES) == PICTURES.keys()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in NAMES],
+)
 def test_a_notebook_runs_and_draws(name, recorded, kernel):
     cells = executed(name, recorded, kernel).cells
     outputs = [output for cell in cells for output in cell.get("outputs", [])]

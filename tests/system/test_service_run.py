@@ -60,6 +60,7 @@ def service(runtime_name, tmp_path, monkeypatch):
     service.kill()
 
 
+@pytest.mark.slow
 def test_a_service_that_is_killed_in_the_middle_leaves_no_trace_in_the_results(
     unbroken, service, tmp_path
 ):

@@ -65,7 +65,11 @@ def test_runs_on_one_machine_have_a_cluster_each_and_one_that_was_killed_is_in_n
 
 
 @pytest.mark.parametrize(
-    ("victim", "reason"), [("gcs_server", "Ray's head ended"), ("raylet/raylet", "(raylet) ended")]
+    ("victim", "reason"),
+    [
+        ("gcs_server", "Ray's head ended"),
+        pytest.param("raylet/raylet", "(raylet) ended", marks=pytest.mark.slow),
+    ],
 )
 def test_a_cluster_that_is_gone_is_noticed_and_left(victim, reason):
     result = subprocess.run(

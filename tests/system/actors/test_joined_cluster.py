@@ -67,7 +67,7 @@ def start_run(cluster, runtime_name, tmp_path):
     process.wait()
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_episodes_of_a_node_that_is_killed_are_played_by_one_that_stays_or_joins(
     cluster, leave, runtime_name
 ):

@@ -62,7 +62,7 @@ async def episode(fleet, id: str, goes_on) -> list[str]:
     return seen
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @in_a_loop
 async def test_two_nodes_one_of_which_is_killed(joined, fleet_of):
     async with fleet_of(slots=2) as fleet:
@@ -164,7 +164,7 @@ async def test_what_a_lost_node_still_says_is_not_believed(fleet_of):
         await node.kill()
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 @in_a_loop
 async def test_a_node_without_cpus_is_left_alone(joined, fleet_of):
     ruler = joined.add_node(**(NODE | {"num_cpus": 0}))
