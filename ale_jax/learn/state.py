@@ -21,7 +21,7 @@ from ale_jax.learn.clip import clip_by_norm
 from ale_jax.learn.schedule import decay_from_event, decayed, rate_schedule
 from ale_jax.model.lora import new_adapters, trained, trained_table
 from ale_jax.model.params import Param, Params, is_param, param_table
-from ale_jax.model.sharding import param_shardings, spec
+from ale_jax.model.sharding import param_shardings, table_shardings
 
 
 @struct.dataclass
@@ -198,13 +198,13 @@ def abstract_trained(shape: PolicyShape, lora: LoraShape, mesh: AbstractMesh | M
 
 
 def abstract_weights(table: Params, mesh: AbstractMesh | Mesh) -> Params:
-    """Returns shape, dtype and sharding of each weight that a table describes."""
+    """Returns shape, dtype and sharding of each weight that a table describes. Errors: as
+    `table_shardings`."""
 
-    def describe(param: Param) -> jax.ShapeDtypeStruct:
-        place = NamedSharding(mesh, spec(param.axes))
+    def describe(param: Param, place: NamedSharding) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(param.shape, jnp.float32, sharding=place)
 
-    return jax.tree.map(describe, table, is_leaf=is_param)
+    return jax.tree.map(describe, table, table_shardings(table, mesh), is_leaf=is_param)
 
 
 def abstract_state(

@@ -101,12 +101,14 @@ def table_shardings(
     def place(path, param):
         sharding = NamedSharding(mesh, spec(param.axes, rules))
         for size, axis in zip(param.shape, param.axes, strict=True):
-            parts = math.prod(mesh.shape[a] for a in rules.get(axis, ()))
+            along = rules.get(axis, ())
+            parts = math.prod(mesh.shape[a] for a in along)
             if size % parts:
                 name = jax.tree_util.keystr(path)
+                fields = " and ".join(f"mesh.{a} {mesh.shape[a]}" for a in along)
                 raise ValueError(
-                    f"weight {name} of shape {param.shape} cannot be cut into {parts} along {axis}:"
-                    " choose mesh sizes that divide the model's"
+                    f"{fields} cannot cut weight {name} of shape {param.shape} along its {axis}: "
+                    "choose sizes that divide the model's"
                 )
         return sharding
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -15,7 +15,12 @@ from ale_jax.config.fields import flat
 from ale_jax.config.hardware import CHIPS, HardwareConfig, MeshShape
 from ale_jax.config.run import RunConfig
 from ale_jax.config.worlds import Domain
-from ale_jax.model.sharding import abstract_mesh, mesh_sizes, num_data_shards
+from ale_jax.model.sharding import (
+    abstract_mesh,
+    mesh_sizes,
+    num_data_shards,
+    param_shardings,
+)
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.checks import check_sections, config_with_weights, resolved_config
 from ale_jax.system.plan import GIB, Plan, make_plan
@@ -117,17 +122,24 @@ def fitted(config: RunConfig) -> tuple[RunConfig, Plan]:
     raise refused
 
 
-def _meshes(shape: PolicyShape, devices: int) -> Iterator[MeshShape]:
-    """Meshes of all devices, from those that send least to those that hold least."""
-    yield MeshShape()
+def _meshes(shape: PolicyShape, devices: int) -> list[MeshShape]:
+    """Returns the meshes of all devices that divide the policy, from those that send least to those
+    that hold least."""
     parts = [n for n in range(2, devices + 1) if devices % n == 0]
-    if not parts:
-        return
-    yield MeshShape(fsdp=devices)
+    meshes = [MeshShape(), *(MeshShape(fsdp=n) for n in parts[-1:])]
     for expert in parts if shape.is_moe else ():
-        yield MeshShape(fsdp=devices // expert, expert=expert)
+        meshes.append(MeshShape(fsdp=devices // expert, expert=expert))
     for tensor in parts:
-        yield MeshShape(fsdp=devices // tensor, tensor=tensor)
+        meshes.append(MeshShape(fsdp=devices // tensor, tensor=tensor))
+    return [mesh for mesh in meshes if _divides(mesh, shape, devices)]
+
+
+def _divides(mesh: MeshShape, shape: PolicyShape, devices: int) -> bool:
+    try:
+        param_shardings(shape, abstract_mesh(mesh_sizes(mesh, devices)))
+    except ValueError:
+        return False
+    return True
 
 
 def _planned(config: RunConfig, mesh: MeshShape, fewer: int, rows: int) -> tuple[RunConfig, Plan]:

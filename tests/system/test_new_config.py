@@ -70,9 +70,10 @@ def test_a_large_one_is_divided_over_them(new):
     assert make_plan(config).total < CHIPS["h200"] * GIB
 
 
-def test_what_fits_nowhere_is_refused_with_what_takes_most(new):
+@pytest.mark.parametrize("number", [1, 3], ids=["one", "three, which divide nothing"])
+def test_what_fits_nowhere_is_refused_with_what_takes_most(new, number):
     with pytest.raises(ValueError, match=r"GiB of each h100, which has 75.0; the largest part"):
-        new(LARGE, "1xh100")
+        new(LARGE, f"{number}xh100")
 
 
 @pytest.mark.parametrize("devices", ["8", "8xa100", "0xh100", "h100"])

@@ -243,6 +243,11 @@ def test_what_is_left_of_each_token_is_counted_where_it_is_cut():
     assert _needs(config)["masks of what top_k, top_p and min_p left"] == batch.mask_BIw.nbytes // 8
 
 
+def test_a_mesh_that_does_not_divide_the_policy_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"mesh.tensor 8 cannot cut weight .* along its kv_heads"):
+        make_plan(_config(hardware={"chip": "h100", "devices": 8}, mesh={"tensor": 8}))
+
+
 def test_what_does_not_fit_is_refused_with_the_largest_part():
     model = {"width": 65536, "num_layers": 64, "dense_layers": (), "num_experts": 64}
     config = _config(model=model, hardware={"chip": "v5e", "devices": 1})
