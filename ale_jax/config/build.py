@@ -86,7 +86,8 @@ def _build(record: type[T], values: Any, path: str, is_whole: bool = True) -> T:
     try:
         return record(**fields)
     except ValueError as error:
-        raise ValueError(f"{section}: {error}") from error
+        is_named = path and str(error).startswith(path)
+        raise ValueError(f"config.{error}" if is_named else f"{section}: {error}") from error
 
 
 def _convert(kind: Any, value: Any, name: str) -> Any:

@@ -8,6 +8,7 @@ compile: CPU seconds until the optimizer's update of 30 layers is compiled, divi
 `optax.adamw` alone, of the same weights.
 templates: conversations whose ids are those of transformers, for the tokenizers that `make
 tokenizers` has fetched.
+line: families whose tiny models plan, train, export and serve, with no flag but --config.weights.
 serve: CPU seconds until `serve` has answered its first call, divided by those with a run's sizes.
 """
 
@@ -20,7 +21,14 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.credit_step import about
-from benchmarks.families import first_answer, mutations, parity, templates, update_compile
+from benchmarks.families import (
+    first_answer,
+    mutations,
+    one_line,
+    parity,
+    templates,
+    update_compile,
+)
 
 # Name -> the part that prints a table and returns its figures. The argument is `--quick`.
 PARTS: dict[str, Callable[[bool], dict[str, Any]]] = {
@@ -28,6 +36,7 @@ PARTS: dict[str, Callable[[bool], dict[str, Any]]] = {
     "mutations": mutations.measure,
     "compile": update_compile.measure,
     "templates": templates.measure,
+    "line": one_line.measure,
     "serve": first_answer.measure,
 }
 

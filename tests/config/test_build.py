@@ -81,7 +81,7 @@ def test_the_weights_of_a_domain_are_named_and_kept_in_one_order():
         ("learn.remat", "all", "remat 'all' is unknown: choose one of none, dots, layers"),
         ("hardware.chip", "v6e", "chip 'v6e' and devices 0: set both, or none"),
         ("hardware.chip", "a1", "chip 'a1' is unknown: choose one of v5e, v5p"),
-        ("lora.rank", 4, "lora.alpha 0.0 must be > 0"),
+        ("lora.rank", 4, "config.lora.alpha 0.0 must be > 0"),
         ("rl_optimizer.name", "sgd", "'sgd' is unknown: choose one of adamw, adafactor, muon"),
         ("worlds.train", ({"world": "shell", "families": ("a", "a")},), "names one twice"),
         ("worlds.train", ({"families": ("a",)},), "config.worlds.train[0]: a domain names no"),
