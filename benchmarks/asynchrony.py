@@ -13,6 +13,8 @@ without over those with, medians of three seeds:
 - redundancy_sim: synchronous steps of 32 x 8 in 324 places, of agentic episodes of which 5 % take
   five times as long and 1 % never end, until a deadline after 400 s lets them be played again;
   36 x 9, of which the first 32 x 8 count, over none.
+- steps_kept: steps of runs with random schedules, slow, hung and lost sandboxes and outages, in all
+  of which the ages were as docs/staleness.md promises.
 - event_cpu_us: CPU microseconds of the scheduler for an episode, with 10,000 in progress.
 
 --quick: one seed and fewer steps.
@@ -30,10 +32,11 @@ import sys
 import time
 from pathlib import Path
 
-from ale_jax.config.rollout import DeadlinesConfig
+from ale_jax.config.rollout import A_DAY, DeadlinesConfig
 from ale_jax.records import EpisodeKey
+from ale_jax.status import Status
 from ale_jax.system.simulation.observed import Outcome
-from ale_jax.system.simulation.run import Draw, Setup, simulate
+from ale_jax.system.simulation.run import Draw, Setup, simulate, simulated
 from ale_jax.system.simulation.world import Course
 
 UPDATE_SHARE = 0.3  # of a synchronous rollout
@@ -87,6 +90,8 @@ def main(arguments: list[str]) -> int:
     found = {name: compare(name, steps, seeds) for name in CASES}
     crowd = dataclasses.replace(CROWD, groups_per_step=125, places=1000) if args.quick else CROWD
     found["event_cpu_us"] = round(cpu_us(crowd))
+    kept = (kept_promises(seed, 100 if args.quick else 10_000) for seed in range(20))
+    found["steps_kept"] = sum(kept)
     if args.out:
         args.out.write_text(json.dumps(found) + "\n")
     print(json.dumps(found))
@@ -112,6 +117,46 @@ def _row(outcome: Outcome) -> str:
         f"{outcome.seconds_per_step:8.1f} s a step, places busy {outcome.places_busy:.0%}, learner "
         f"{outcome.learner_busy:.0%}, age {outcome.mean_age:.2f}, stale {outcome.stale_share:.1%}"
     )
+
+
+def kept_promises(seed: int, steps: int) -> int:
+    """Returns the number of steps of a random run. AssertionError if one trains on what is too old,
+    or on a group twice, or an attempt has two results or does not end."""
+    chance = random.Random(seed)
+    setup = Setup(
+        groups_per_step=chance.randint(1, 5),
+        group_size=chance.randint(1, 3),
+        places=chance.randint(1, 12),
+        update_seconds=chance.uniform(0.0, 30.0),
+        alpha=chance.choice([0.0, 0.5, 1.0, 2.0, 3.5]),
+        stragglers="drop",
+        redundant_groups=chance.randint(0, 3),
+        redundant_members=chance.randint(0, 2),
+        deadlines=dataclasses.replace(DEADLINES, outage_seconds=A_DAY),
+    )
+    waits = dataclasses.replace(setup, stragglers="wait", redundant_groups=0)
+    made = simulated(waits if seed % 2 else setup, stormy, steps, seed).steps
+    headroom = math.floor(setup.alpha * setup.groups_per_step)
+    oldest = math.ceil(headroom / setup.groups_per_step)
+    for step in made:
+        assert len(step.ages) == setup.groups_per_step, step
+        assert min(step.ages) >= 0 and max(step.ages) <= oldest, step
+        assert sum(step.ages) <= headroom, step
+        assert setup.stragglers == "drop" or step.stale == 0, step
+    assert [step.step for step in made] == list(range(1, steps + 1))
+    return steps
+
+
+def stormy(key: EpisodeKey, chance: random.Random) -> Course:
+    """Draws log-normal durations, of which some never end, some are lost, and in one group of fifty
+    nearly all are."""
+    seconds, fate = chance.lognormvariate(2.0, 1.3), chance.random()
+    if fate < 0.01:
+        return Course(math.inf)
+    is_outage = key.group % 50 == 49
+    if fate < (0.9 if is_outage else 0.05):
+        return Course(seconds, Status.SANDBOX_LOST, None)
+    return Course(seconds)
 
 
 def cpu_us(setup: Setup) -> float:

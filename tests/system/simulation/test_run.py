@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import random
 
 import pytest
 
@@ -10,6 +9,7 @@ from ale_jax.config.rollout import DeadlinesConfig
 from ale_jax.status import Status
 from ale_jax.system.simulation.run import Setup, simulate
 from ale_jax.system.simulation.world import Course
+from benchmarks.asynchrony import kept_promises
 
 TWO = Setup(groups_per_step=2, group_size=2, places=4, update_seconds=3.0)
 
@@ -105,25 +105,5 @@ def test_the_same_seed_is_the_same_run():
 
 
 def test_in_thousands_of_steps_nothing_is_too_old_and_the_run_never_stands_still():
-    """What `simulate` asserts: the gate's states, and that attempts that are cancelled end."""
-    chance = random.Random(0)
-    for seed in range(20):
-        setup = Setup(
-            groups_per_step=chance.randint(1, 5),
-            group_size=chance.randint(1, 3),
-            places=chance.randint(1, 12),
-            update_seconds=chance.uniform(0.0, 30.0),
-            alpha=chance.choice([0.0, 0.5, 1.0, 2.0, 3.5]),
-            stragglers="drop",
-            redundant_groups=chance.randint(0, 3),
-            redundant_members=chance.randint(0, 2),
-        )
-
-        def course(key, drawn):
-            lost = drawn.random() < 0.05
-            seconds = drawn.lognormvariate(2.0, 1.3)
-            return Course(seconds, Status.SANDBOX_LOST, None) if lost else Course(seconds)
-
-        found = simulate(setup, course, steps=100, seed=seed)
-        assert found.mean_age <= setup.alpha
-        assert found.episodes >= 100 * setup.groups_per_step * setup.group_size
+    """What simulations assert: the gate's states, and that attempts that are cancelled end."""
+    assert sum(kept_promises(seed, 100) for seed in range(20)) == 2000
