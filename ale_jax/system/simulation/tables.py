@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
@@ -23,13 +24,27 @@ LEFT_OUT = (
     "pages that the engine swaps out, and that other schedules may need other pages or memory."
 )
 
-# Each figure's name, the unit of its error, and its value.
-FIGURES: tuple[tuple[str, str, Callable[[Outcome], float]], ...] = (
-    ("steps per hour", "%", lambda outcome: 3600.0 / outcome.seconds_per_step),
-    ("learner idle, %", "points", lambda outcome: 100.0 * (1.0 - outcome.learner_busy)),
-    ("places idle, %", "points", lambda outcome: 100.0 * (1.0 - outcome.places_busy)),
-    ("mean age", "", lambda outcome: outcome.mean_age),
-    ("dropped, %", "points", lambda outcome: 100.0 * outcome.stale_share),
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """A column. unit: of its error. form: of its value, as a format."""
+
+    name: str
+    unit: str
+    form: str
+    of: Callable[[Outcome], float]
+
+    def text(self, outcome: Outcome) -> str:
+        return format(abs(self.of(outcome)), self.form)  # rounding may leave -0
+
+
+STEPS = Figure("steps per hour", "", ".4g", lambda outcome: 3600.0 / outcome.seconds_per_step)
+FIGURES = (
+    STEPS,
+    Figure("learner idle, %", "points", ".1f", lambda found: 100.0 * (1.0 - found.learner_busy)),
+    Figure("places idle, %", "points", ".1f", lambda found: 100.0 * (1.0 - found.places_busy)),
+    Figure("mean age", "", ".2f", lambda found: found.mean_age),
+    Figure("dropped, %", "points", ".1f", lambda found: 100.0 * found.stale_share),
 )
 
 
@@ -53,59 +68,56 @@ def show(
 
 
 def _basis(costs: Costs) -> Iterator[str]:
-    crowding = costs.crowding
     yield (
         f"An update alone takes {costs.update_seconds:.3g} s, and {costs.pause_seconds:.3g} s pass "
         "before the learner asks for more."
     )
-    if costs.most_playing:
-        yield (
-            f"An episode is {crowding.episodes:.1%} slower for each other one, and "
-            f"{crowding.update:.0%} during an update; an update is {crowding.learner:.1%} slower "
-            f"for each episode. Measured with up to {costs.most_playing} episodes in progress."
-        )
+    effects = {
+        "an episode by {:.1%} for each other one": costs.crowding.episodes,
+        "an episode by {:.0%} during an update": costs.crowding.update,
+        "an update by {:.1%} for each episode": costs.crowding.learner,
+    }
+    if told := [text.format(effect) for text, effect in effects.items() if round(effect, 3)]:
+        most = f" (measured with up to {costs.most_playing} episodes in progress)"
+        yield f"What is in progress at once slows down: {'; '.join(told)}{most}."
     for each in costs.unknown:
         yield f"Not told by these times, and taken as nothing: {each} down."
 
 
 def _check_table(checks: Sequence[Check]) -> Table:
-    table = Table("run that nothing was fitted to", *_headings(), title="Predicted / real")
+    names = (figure.name for figure in FIGURES)
+    table = Table("run that nothing was fitted to", *names, title="Predicted / real")
     for each in checks:
-        cells = (f"{of(each.predicted):.4g} / {of(each.found):.4g}" for _, _, of in FIGURES)
-        first, *others = cells
+        first, *others = (f"{f.text(each.predicted)} / {f.text(each.found)}" for f in FIGURES)
         table.add_row(each.name, f"{first} ({each.error:+.1%})", *others)
     return table
 
 
-def _headings() -> list[str]:
-    return [name for name, _, _ in FIGURES]
-
-
 def _table(candidates: Sequence[Candidate], checks: Sequence[Check]) -> Table:
     """The first candidate, which is the config, and the fastest of the others."""
-    heads = [f"{name}\n{_error(unit, of, checks)}" for name, unit, of in FIGURES]
+    heads = [f"{figure.name}\n{_error(figure, checks)}" for figure in FIGURES]
     table = Table("alpha", "places", "redundant groups", *heads, title="Predicted")
     config, *others = candidates
     fastest = sorted(others, key=lambda each: each.outcome.seconds_per_step)[:SHOWN]
     for each in (config, *fastest):
         rl, places = each.config.rl, f"{places_of(each.config)}{'*' * each.beyond}"
-        figures = (f"{of(each.outcome):.3g}" for _, _, of in FIGURES)
+        figures = (figure.text(each.outcome) for figure in FIGURES)
         table.add_row(
             f"{rl.alpha:g}", places, str(rl.redundant_groups), *figures, end_section=each is config
         )
     return table
 
 
-def _error(unit: str, of: Callable[[Outcome], float], checks: Sequence[Check]) -> str:
+def _error(figure: Figure, checks: Sequence[Check]) -> str:
     if not checks:
         return "error unknown"
-    if unit == "%":
-        return f"± {worst(checks):.1%}"
-    apart = max(abs(of(each.predicted) - of(each.found)) for each in checks)
-    return f"± {apart:.2g} {unit}".strip()
+    if figure is STEPS:
+        return f"± {_worst(checks):.1%}"
+    apart = max(abs(figure.of(each.predicted) - figure.of(each.found)) for each in checks)
+    return f"± {format(apart, figure.form)} {figure.unit}".strip()
 
 
-def worst(checks: Sequence[Check]) -> float:
+def _worst(checks: Sequence[Check]) -> float:
     """Returns the largest error of the steps per hour, as a share."""
     return max(abs(each.error) for each in checks)
 
@@ -114,7 +126,7 @@ def _advice(
     config: RunConfig, candidates: Sequence[Candidate], checks: Sequence[Check]
 ) -> Iterator[str]:
     if checks:
-        error = worst(checks)
+        error = _worst(checks)
         yield "Errors are of the schedules above that were run; those of others may be larger."
     else:
         error = UNCHECKED

@@ -76,9 +76,12 @@ class SimulatedAttempt:
     begun: float
     ends: float
     is_cancelled: bool = False
+    is_over: bool = False
     where = "simulated"
 
     def cancel(self) -> None:
+        if self.is_over:  # and the workers have not asked for its result yet
+            return
         self.is_cancelled = True
         self.ends = self.pool.progress
         self.pool.expect(self)
@@ -136,7 +139,8 @@ class SimulatedPool:
         found: list[SimulatedAttempt] = []
         while self._ends and self._ends[0][0] <= self.progress:
             ends, _, attempt = heapq.heappop(self._ends)
-            if ends == attempt.ends and attempt not in found:
+            if ends == attempt.ends and not attempt.is_over:
+                attempt.is_over = True
                 self.free += 1
                 self.playing -= 1
                 found.append(attempt)

@@ -67,7 +67,7 @@ def test_a_run_is_checked_with_its_own_config(tmp_path, capsys):
     out = said(capsys, f"--from={run}", f"--check={other}")
     (row,) = [line for line in out.splitlines() if str(other)[:12] in line]
     figures = re.findall(r"([\d.]+) / ([\d.]+)", row)
-    assert figures[3] == ("0", "0"), "a synchronous run has no age"
+    assert figures[3] == ("0.00", "0.00"), "a synchronous run has no age"
     assert "how these slow episodes down" not in out
 
 
