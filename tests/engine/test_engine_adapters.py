@@ -89,8 +89,12 @@ def alone(shape):
     return said
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-@pytest.mark.parametrize("pages", [48, 14], ids=["", "preempted"])
+@pytest.mark.parametrize(
+    ("shape", "pages"),
+    # With room for all, pages are shared. With less, pages or states are swapped.
+    [(MIXED, 48), (MIXED, 14), (LATENT, 48), (RECURRENT, 14)],
+    ids=["experts", "experts, preempted", "latent", "recurrent, preempted"],
+)
 def test_each_conversation_gets_what_its_adapter_alone_would_say(shape, pages):
     expected = alone(shape)
     assert not np.array_equal(expected[0][0][0].ids, expected[1][0][0].ids)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import shutil
 
 import pytest
 
@@ -14,7 +15,7 @@ from ale_jax.launch import main
 from ale_jax.system.lease import Lease
 from ale_jax.worlds.families import open_families
 from tests.evaluation.endpoint import endpoint
-from tests.system.whole_runs import run_here
+from tests.system.whole_runs import LEARNING, one_device
 
 DOMAIN = Domain("countdown", ("countdown3",))
 CONFIG = (
@@ -128,14 +129,16 @@ def test_a_mistake_is_named_and_nothing_is_written(tmp_path, capsys, monkeypatch
 
 
 @pytest.mark.heavy
-def test_a_run_is_evaluated_at_a_step_and_its_figures_stay(tmp_path, runtime_name, capsys):
-    run_here(tmp_path / "run", runtime_name)
+def test_a_run_is_evaluated_at_a_step_and_its_figures_stay(
+    unbroken, tmp_path, runtime_name, capsys
+):
+    shutil.copytree(unbroken[0], tmp_path / "run")
     before = {file: file.read_bytes() for file in (tmp_path / "run").glob("*.json*")}
-    config = ("--config=smoke", f"--config.rollout.runtime={runtime_name}")
+    config = ("--config=smoke", f"--config.rollout.runtime={runtime_name}", *LEARNING)
     line = ["ale-jax", "eval", *config, f"--workdir={tmp_path}/run", "--limit=3", "--json"]
-    for policy, step in (("newest", 2), ("step:1", 1)):
+    for policy, step in (("newest", 4), ("step:3", 3)):
         out = tmp_path / policy.replace(":", "")
-        with contextlib.closing(Lease.take(tmp_path / "run")):  # as if the run went on
+        with one_device(), contextlib.closing(Lease.take(tmp_path / "run")):  # as if it went on
             assert main([*line, f"--out={out}", f"--policy={policy}"]) == 0
         told = json.loads(capsys.readouterr().out.splitlines()[-1])
         assert told["all"]["episodes"] == 3 and told["all"]["policy_tokens"] > 0

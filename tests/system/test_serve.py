@@ -35,6 +35,7 @@ from ale_jax.system.serve import serving
 from ale_jax.system.served_adapters import read_served
 from ale_jax.system.workdir import Workdir
 from tests.quick_compile import QUICK_COMPILE
+from tests.system.whole_runs import one_device
 
 pytestmark = pytest.mark.heavy
 
@@ -101,12 +102,10 @@ def serve(pytestconfig):
 
 @contextlib.contextmanager
 def client_of(config, path, called):
-    """A client of a server in this process, on one device."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jax, "device_count", lambda: 1)
-        with serving(config, path, "127.0.0.1", 0) as at:
-            assert at.policy == called
-            yield openai.OpenAI(base_url=at.url, api_key=at.key, max_retries=0)
+    """A client of a server in this process."""
+    with one_device(), serving(config, path, "127.0.0.1", 0) as at:
+        assert at.policy == called
+        yield openai.OpenAI(base_url=at.url, api_key=at.key, max_retries=0)
 
 
 def test_clients_of_both_apis_talk_to_the_newest_policy(serve, workdir):

@@ -59,17 +59,25 @@ def run(workdir, runtime_name, *overrides, **variables):
     return result.stdout
 
 
+@contextlib.contextmanager
+def one_device():
+    """Within it, `make_mesh` takes one of this process's devices, as at a person's desk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax, "device_count", lambda: 1)
+        yield
+
+
 def run_here(workdir, runtime_name, *overrides, **variables):
     """The same in this process, which has loaded all modules. It computes on one device, too, but
     this process has several, so that the last bits of its numbers may differ."""
     _, _, *line = command(workdir, runtime_name, *overrides)
     printed, errors = io.StringIO(), io.StringIO()
     with (
+        one_device(),
         pytest.MonkeyPatch.context() as patch,
         contextlib.redirect_stdout(printed),
         contextlib.redirect_stderr(errors),
     ):
-        patch.setattr(jax, "device_count", lambda: 1)  # `make_mesh` takes as many
         for name, value in variables.items():
             patch.setenv(name, value)
         code = launch.main(line)
