@@ -40,7 +40,7 @@ class LineAppender:
 
     def __init__(self, path: Path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        _cut_incomplete_line(path)
+        cut_incomplete_line(path)
         self._file = path.open("ab")
         self._lock = threading.Lock()
 
@@ -74,13 +74,26 @@ def encode_line(record: Mapping[str, Any]) -> bytes:
     return json.dumps(record, allow_nan=False).encode() + b"\n"
 
 
+def decode_object(line: bytes) -> dict[str, Any]:
+    """Returns the object on a line of a log. Errors: those of `parse_json`; TypeError if it is
+    another value."""
+    record = parse_json(line)
+    if not isinstance(record, dict):
+        raise TypeError(f"expected an object, found {type(record).__name__}")
+    return record
+
+
 def read_lines(
-    path: Path, parse: Callable[[dict[str, Any]], T], max_bytes: int = MAX_FILE_BYTES
+    path: Path,
+    parse: Callable[[dict[str, Any]], T],
+    max_bytes: int = MAX_FILE_BYTES,
+    decode: Callable[[bytes], dict[str, Any]] = decode_object,
 ) -> Lines[T]:
     """Reads the records of the log at `path`, each made by `parse`.
 
     `parse` raises KeyError, TypeError or ValueError for an object that is not a valid record.
     max_bytes: of the file; larger ones are for records that keep little of their lines.
+    decode: of a line; raises what `decode_object` does.
 
     Raises:
       FileNotFoundError: there is no such file.
@@ -95,7 +108,7 @@ def read_lines(
             if not line.endswith(b"\n"):
                 return Lines(tuple(records), number)
             try:
-                records.append(parse(_decode_object(line)))
+                records.append(parse(decode(line)))
             except (KeyError, TypeError, ValueError, RecursionError) as error:
                 raise ValueError(
                     f"{path}, line {number}: damaged ({error!r:.200}): remove the line to continue"
@@ -137,7 +150,9 @@ def write_atomically(path: Path, parts: Iterable[bytes]) -> None:
         raise
 
 
-def _cut_incomplete_line(path: Path) -> None:
+def cut_incomplete_line(path: Path) -> None:
+    """Removes what a process that was killed has written of the last line of a log, if there is
+    one. ValueError if the file is no log."""
     if not path.exists():
         return
     with path.open("rb+") as file:
@@ -168,13 +183,6 @@ def parse_json(content: bytes) -> Any:
     return json.loads(
         content, parse_constant=_refuse_constant, parse_float=_finite_float, parse_int=_int64
     )
-
-
-def _decode_object(line: bytes) -> dict[str, Any]:
-    record = parse_json(line)
-    if not isinstance(record, dict):
-        raise TypeError(f"expected an object, found {type(record).__name__}")
-    return record
 
 
 def _refuse_constant(name: str) -> float:

@@ -144,6 +144,11 @@ class RunConfig(Settings):
         "",
         "folder for JAX's persistent compilation cache; empty: no cache.",
     )
+    timeline: bool = setting(
+        False,
+        "writes `timeline.json`, for ui.perfetto.dev: what learner, engines and episodes did when. "
+        "The report shows it, and why learner and engines waited.",
+    )
     weights: str = setting(
         "",
         "a Hugging Face folder, a .gguf file or the name of a model on the hub, as in org/name or "

@@ -18,6 +18,7 @@ import itertools
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
@@ -45,6 +46,8 @@ from ale_jax.model.memory import Cache, cache_shardings, empty_cache
 from ale_jax.model.params import Params
 from ale_jax.model.served_adapters import OF_COLUMN, OF_SLOT
 from ale_jax.model.sharding import dispatching, num_data_shards
+
+Observer = Callable[[float, float], None]
 
 
 class Engine:
@@ -85,6 +88,7 @@ class Engine:
         self._open: dict[int, int] = {}  # conversation -> its adapter
         self._wake = threading.Condition()
         self._closed = False
+        self._observer: Observer | None = None
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
@@ -92,6 +96,11 @@ class Engine:
     def publish(self, params: Params, version: int) -> None:
         """Uses `params` from the next dispatch on. Replies in progress continue with them."""
         self._weights = (params, version)  # one assignment: the loop sees both or neither
+
+    def observe(self, observer: Observer) -> None:
+        """Calls `observer` with start and end of each time of work, in seconds of `time.monotonic`,
+        from the engine's thread."""
+        self._observer = observer
 
     @property
     def vocab_size(self) -> int:
@@ -172,7 +181,10 @@ class Engine:
                         begun.append((dispatch, *self._begin(dispatch)))
                     if not dispatch or len(begun) > self._shape.dispatch_ahead:
                         self._finish(*begun.popleft())
-                    self.stats.busy_seconds += time.monotonic() - start
+                    end = time.monotonic()
+                    self.stats.busy_seconds += end - start
+                    if self._observer:
+                        self._observer(start, end)
         except BaseException as error:
             self._failure = error
             raise

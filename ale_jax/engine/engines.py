@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 
 import numpy as np
 
@@ -43,6 +44,11 @@ class Engines:
         """Hands each engine its weights. weights: the copy of each engine."""
         for engine, params in zip(self._engines, weights, strict=True):
             engine.publish(params, version)
+
+    def observe(self, observer: Callable[[int, float, float], None]) -> None:
+        """As of an engine; `observer` is given the number of the engine first."""
+        for number, engine in enumerate(self._engines):
+            engine.observe(partial(observer, number))
 
     @property
     def vocab_size(self) -> int:

@@ -23,6 +23,7 @@ from ale_jax.monitor.evaluations import (
 )
 from ale_jax.monitor.events import EarlyEvents
 from ale_jax.monitor.report import write_report
+from ale_jax.monitor.timeline import EVALUATION, REPORT, START, Timeline
 from ale_jax.records import Task
 from ale_jax.sandbox.api import Runtime
 from ale_jax.system.collector import spared_by_collector
@@ -76,6 +77,7 @@ def run(
     #   gateway     nobody calls it any more
     #   engines     nobody waits for a reply any more
     #   Ray         no actor is left
+    #   timeline    nobody does anything any more
     #   journal     nobody delivers trajectories any more
     #   watchdog    until here it can say what the closing waits for; it needs the logger
     #   the wait for the last save, whose end is an event
@@ -121,13 +123,15 @@ def run(
             # Ray forks. Before Python 3.12 the child of a fork hangs, and its parent with it, if
             # one of Orbax's threads enters Python at that moment (python/cpython#112275).
             checkpoints.wait()
-            rollouts = open_rollouts(setting, start, logger.record, ray_address, stack)
+            timeline = _timeline(setting, stack) if config.timeline else None
+            rollouts = open_rollouts(setting, start, logger.record, ray_address, stack, timeline)
             rollouts.workers.note_times(logger.attempt)
             watchdog.watch(functools.partial(_sign, logger, rollouts))
             logger.rollouts_begin()
             stack.enter_context(spared_by_collector())
             untrained = UntrainedSteps(config.rl.groups_per_step, logger.record)
-            cursor = Run(setting, start, rollouts, logger, saver, untrained).reinforce(journal)
+            parts = start, rollouts, logger, saver, untrained, timeline
+            cursor = Run(setting, *parts).reinforce(journal)
             _conclude(setting, cursor, checkpoints, logger)
         except (KeyboardInterrupt, RolloutsFailed):
             saver.save_newest()
@@ -154,6 +158,11 @@ def _describe(runtime: Runtime | None) -> str:
         return "none, as no task needs one"
     limits = (f"{name} by {how}" for name, how in runtime.capabilities.items())
     return f"{runtime.name} ({', '.join(limits)})"
+
+
+def _timeline(setting: Setting, stack: contextlib.ExitStack) -> Timeline:
+    lease = setting.workdir.lease
+    return stack.enter_context(Timeline(setting.path, lambda: lease.is_held))
 
 
 def _watchdog(setting: Setting, logger: RunLogger) -> Watchdog:
@@ -191,9 +200,11 @@ class Run:
     logger: RunLogger
     saver: Saver
     untrained: UntrainedSteps
+    timeline: Timeline | None
 
     def reinforce(self, journal: Journal) -> Cursor:
         """Evaluates, trains, and evaluates again. Returns the last cursor."""
+        self.lap(START)
         if self.start.cursor.step == 0:
             self._evaluate(WARM_START, self.start.cursor)
         cursor = self._train(journal)
@@ -212,6 +223,7 @@ class Run:
         reference = open_reference(config, setting.path, setting.files, record)
         learner = self.start.trainer.make_learner(reference)
         feed = GroupFeed(config, cursor, scheduler, resampler, journal, self._note_dropped)
+        self.lap(START)
         cursor = train_loop(cursor, config, learner, feed, resampler, self)
         for each, earlier in zip(processes.traffic(), before, strict=True):
             sent = each - earlier
@@ -247,7 +259,12 @@ class Run:
         if config.agent.record_episodes:
             families = self.setting.schedule.families
             write_trained(self.setting.path, step.cursor.step, families, step.groups)
+        self.lap(REPORT)
         self._evaluate_if_due(step.cursor)
+
+    def lap(self, name: str) -> None:
+        if self.timeline:
+            self.timeline.lap(name)
 
     def check_stop(self) -> None:
         self.setting.stop.check()
@@ -281,3 +298,4 @@ class Run:
         write_episodes(self.setting.path, name, cursor.step, config.eval_sampling, episodes)
         record_evaluation(self.setting.path, evaluation)
         logger.evaluation(evaluation)
+        self.lap(EVALUATION)

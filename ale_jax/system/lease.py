@@ -70,11 +70,16 @@ class Lease:
                 _path(folder, older).unlink(missing_ok=True)
         return cls(folder, newest + 1)
 
-    def check(self) -> None:
-        """Checks the lease; call it before something is written. RunFailed if the lease is lost."""
+    @property
+    def is_held(self) -> bool:
+        """Whether this process still has the lease; ask before something is written."""
         if _now() - self._renewed > EXPIRES_S / 2:
             self._renew()  # this process may have been stopped for long
-        if self._lost or _now() - self._renewed > EXPIRES_S / 2:
+        return not self._lost and _now() - self._renewed <= EXPIRES_S / 2
+
+    def check(self) -> None:
+        """Raises RunFailed if the lease is lost."""
+        if not self.is_held:
             why = self._lost or self._trouble
             raise RunFailed(f"the run in {self._folder} ends here: {why}")
 

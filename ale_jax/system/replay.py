@@ -152,6 +152,9 @@ class _Replayed:
         step = dataclasses.replace(step, weights=self.trainer.digest())
         self.on_step(ReplayedStep(step, self.digests.get(step.cursor.step, "")))
 
+    def lap(self, name: str) -> None:
+        pass
+
     def check_stop(self) -> None:
         pass
 

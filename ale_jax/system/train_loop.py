@@ -15,6 +15,7 @@ from ale_jax.learn.critics import CRITICS_BROKEN, CRITICS_WITHOUT_UPDATE
 from ale_jax.learn.finite import BROKEN, SKIPPED, SkippedUpdates
 from ale_jax.learn.learner import Learner
 from ale_jax.learn.step import fresh_batches, train_rollout_logp_diff
+from ale_jax.monitor.timeline import PUBLISH, SAVE, UPDATE, WAITING
 from ale_jax.records import RolloutRequest, Trajectory
 from ale_jax.system.group_feed import Snapshot
 from ale_jax.system.resampling import Resampler
@@ -75,6 +76,9 @@ class TrainedRun(Protocol):
     def report(self, step: StepReport) -> None:
         """Reports a step; called after every publish."""
 
+    def lap(self, name: str) -> None:
+        """Is told the name of what was done since the last call, when it is done."""
+
     def check_stop(self) -> None:
         """Raises KeyboardInterrupt if the run should stop; called where nothing is half done."""
 
@@ -103,6 +107,7 @@ def train_loop(
         start, version = time.monotonic(), cursor.step
         groups = feed.take(run.check_stop)
         taken, sizes = time.monotonic(), feed.sizes()
+        run.lap(WAITING)
         imitated = resampler.imitation(groups, config.algo.gamma)
         made, updates, metrics = learner.learn(groups, imitated, version)
         # The step runs on the device while the host updates the curriculum.
@@ -128,12 +133,15 @@ def train_loop(
             known = [*(t for group in groups for t in group.members), *feed.held()]
             metrics |= _logp_diff(known, version, learner, config.learn)
         cursor, resampling = feed.position_after(cursor, groups)
+        run.lap(UPDATE)
         # Save before the gate frees permits, while nothing of the next version is in flight.
         run.keep(cursor.step, groups)
         run.save(cursor, resampling)
+        run.lap(SAVE)
         run.publish(cursor.step)
         feed.publish(cursor.step)
         seconds, dropped = (taken - start, time.monotonic() - taken), feed.take_dropped()
+        run.lap(PUBLISH)
         run.report(StepReport(cursor, groups, made, updates, metrics, *seconds, dropped))
     feed.end()
     return cursor

@@ -32,6 +32,7 @@ RESUMABLE_FIELDS = (
     *(f"{section}.{name}" for section in ("rl_optimizer", "critics.optimizer") for name in _RATES),
     "name",
     "compilation_cache",
+    "timeline",
     "rl.steps",
     "eval.tasks",
     "eval.held_out_tasks",

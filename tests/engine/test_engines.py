@@ -40,8 +40,14 @@ def engines(copies):
 
 @pytest.mark.heavy
 def test_conversations_are_spread_and_get_the_tokens_of_one_engine(engines, copies):
+    worked = []
+    engines.observe(lambda *work: worked.append(work))
     with ThreadPoolExecutor(8) as pool:
         played = list(pool.map(lambda n: play(engines, n, 2), range(8)))
+    assert {number for number, _, _ in worked} == set(range(COUNT))
+    for each in range(COUNT):
+        times = [at for number, *work in worked if number == each for at in work]
+        assert times == sorted(times), "an engine does one thing after another"
     assert all(each.stats.sampled_tokens for each in engines._engines), "all have played"
     sampled = sum(len(reply.ids) for turns in played for _, reply in turns)
     assert engines.stats.sampled_tokens == sampled

@@ -145,6 +145,9 @@ class Callbacks:
     def note_dropped(self, group, task):
         self.dropped.append((group, task))
 
+    def lap(self, name):
+        pass
+
     def check_stop(self):
         pass
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -50,13 +50,18 @@ class Activity:
 @dataclasses.dataclass
 class AgentClock:
     """Measures the agent's turns, and how long it waits for the policy. The first turn, before its
-    first question, is none yet."""
+    first question, is none yet. replies: start and end of each time that it has waited."""
 
     since: float  # the beginning of its turn, or of its question
     asked: bool = False
     waits: bool = False
     total: float = 0.0
-    waited: float = 0.0
+    replies: list[tuple[float, float]] = dataclasses.field(default_factory=list)
+
+    @property
+    def waited(self) -> float:
+        """Seconds in which it has waited."""
+        return sum(end - start for start, end in self.replies)
 
     def ask(self, now: float) -> None:
         self.total += now - self.since if self.asked else 0.0
@@ -64,7 +69,8 @@ class AgentClock:
         self.since = now
 
     def answer(self, now: float) -> None:
-        self.waited += now - self.since if self.waits else 0.0
+        if self.waits:
+            self.replies.append((self.since, now))
         self.waits, self.since = False, now
 
     def read(self, now: float) -> Activity:
@@ -192,6 +198,12 @@ class Ledger:
         with self._lock:
             episode = self._open[name].episode
         episode.stop()
+
+    def replies(self, name: str) -> Sequence[tuple[float, float]]:
+        """Returns when the agent of an open conversation has waited for replies: start and end of
+        each time, in seconds of `time.monotonic`."""
+        with self._lock:
+            return tuple(self._open[name].agent.replies)
 
     def start_version(self, name: str) -> int | None:
         """Returns the version that sampled the first token of an open conversation; None before its

@@ -67,6 +67,9 @@ class RemoteLedger:
     def stop(self, name: str) -> None:
         self._ask({"do": "stop", "name": name})
 
+    def replies(self, name: str) -> Sequence[tuple[float, float]]:
+        return tuple(self._seen[name].agent.replies)
+
     def start_version(self, name: str) -> int | None:
         return self._seen[name].start_version
 

@@ -16,6 +16,7 @@ from ale_jax.gateway.app import make_app
 from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.gateway.server import served
 from ale_jax.monitor.events import Recorder
+from ale_jax.monitor.timeline import Timeline
 from ale_jax.rollout.worker import RolloutWorker, WorkerSpec
 from ale_jax.sandbox.datasets import Datasets
 from ale_jax.sandbox.runtime import login_of
@@ -44,22 +45,25 @@ def open_rollouts(
     record: Callable[..., None],
     ray_address: str,
     stack: contextlib.ExitStack,
+    timeline: Timeline | None = None,
 ) -> Rollouts:
     """Starts the engine, the gateway and the rollout workers, after Ray if they are its actors;
-    `stack` closes them."""
+    `stack` closes them. timeline: on which this process's engines and all episodes are recorded."""
     config, tokenizer, trainer = setting.config, start.tokenizer, start.trainer
     rollout, processes = config.rollout, setting.processes
     players = stack.enter_context(_backend(rollout, ray_address))
     trainer.publish(version=start.cursor.step)
     engines = trainer.open_engines(tokenizer.stop_ids)
     stack.callback(engines.close)
+    if timeline:
+        engines.observe(timeline.sampled)
     branches = config.external_agent.branches
     ledger = Ledger(engines, tokenizer, config.seed, reply_limits(config), branches)
     gateway = make_app(ledger.episodes, config.name, engines.counts, engines.check)
     url = stack.enter_context(served(gateway, players.address or processes.address))
     own = PolicyReplica(ledger, url, lambda: engines.stats.sampled_tokens)
     files = {file.name: file.read_text() for file in setting.tokenizer_folder.iterdir()}
-    replicas = PolicyReplicas([own, *processes.open_replicas(files, players.address)])
+    replicas = PolicyReplicas([own, *processes.open_replicas(files, players.address)], timeline)
     deadlines = config.deadlines
     pool = players.open_pool(worker_spec(config), deadlines.placement_seconds, record)
     workers = stack.enter_context(

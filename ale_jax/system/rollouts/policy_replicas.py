@@ -14,7 +14,9 @@ from typing import Protocol
 from ale_jax.config.engine import Sampling
 from ale_jax.engine.router import Router
 from ale_jax.gateway.custody.ledger import Activity
+from ale_jax.monitor.timeline import Timeline
 from ale_jax.records import Episode, EpisodeKey, Trajectory, Turn
+from ale_jax.system.rollouts.episode_lanes import EpisodeLanes
 
 
 class Conversations(Protocol):
@@ -33,6 +35,8 @@ class Conversations(Protocol):
 
     def stop(self, name: str) -> None: ...
 
+    def replies(self, name: str) -> Sequence[tuple[float, float]]: ...
+
     def start_version(self, name: str) -> int | None: ...
 
     def close(self, name: str, episode: Episode | None) -> Trajectory | None: ...
@@ -50,8 +54,10 @@ class PolicyReplica:
 class PolicyReplicas:
     """One thread calls all methods but `sampled_tokens`."""
 
-    def __init__(self, replicas: Sequence[PolicyReplica]):
+    def __init__(self, replicas: Sequence[PolicyReplica], timeline: Timeline | None = None):
+        """timeline: on which the episodes are recorded."""
         self._replicas = replicas
+        self._lanes = EpisodeLanes(timeline) if timeline else None
         self._of: dict[str, tuple[int, tuple[str, int]]] = {}  # conversation -> replica, its group
         self._router = Router(len(replicas))
 
@@ -68,6 +74,8 @@ class PolicyReplicas:
         number = self._router.enter(group)
         self._of[name] = number, group
         replica = self._replicas[number]
+        if self._lanes:
+            self._lanes.begin(name, key)
         replica.conversations.open(name, key, sampling, prefix_turns, redraw)
         return replica.url
 
@@ -82,6 +90,8 @@ class PolicyReplicas:
 
     def close(self, name: str, episode: Episode | None) -> Trajectory | None:
         conversations = self._conversations(name)
+        if self._lanes:
+            self._lanes.end(name, conversations.replies(name), episode)
         self._router.leave(*self._of.pop(name))
         return conversations.close(name, episode)
 

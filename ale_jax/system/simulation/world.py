@@ -192,6 +192,10 @@ class SimulatedConversations:
     def stop(self, name: str) -> None:
         """The attempt is told by its pool."""
 
+    def replies(self, name: str) -> tuple[tuple[float, float], ...]:
+        """Returns nothing: replies take no time of their own."""
+        return ()
+
     def start_version(self, name: str) -> int | None:
         return self._opened[name][1]
 

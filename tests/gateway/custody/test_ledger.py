@@ -237,6 +237,8 @@ def test_the_agents_turns_are_timed_and_the_policys_are_not():
     clock.ask(127.0)
     clock.answer(130.0)
     assert clock.read(131.0) == Activity(True, False, 1.0, 8.0)
+    clock.answer(131.0)  # nobody waits for it
+    assert clock.replies == [(104.0, 120.0), (127.0, 130.0)]
     assert clock.waited == 16.0 + 3.0
 
 
