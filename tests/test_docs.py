@@ -44,6 +44,7 @@ MADE_ELSEWHERE = (
     "benchmarks/results/experiments/NAME",
     *("config.json", "metrics.jsonl", "evaluations.json", "events.jsonl", "trajectories.jsonl"),
     *("summary.json", "report.html", "traceback.txt", "stacks.txt", "library.log"),
+    *("timeline.json", "timeline.earlier.json"),
     *("reward.txt", "reward.json", "episodes.jsonl", "world_digests.json"),
     *("build.sh", "run-tests.sh", "generation_config.json"),
     *("envs/shell/families/NAME", "envs/NAME", "utils.py"),

@@ -20,10 +20,12 @@ import markupsafe
 from ale_jax.files import write_atomically
 from ale_jax.monitor import report_losses as losses
 from ale_jax.monitor import report_sections as sections
+from ale_jax.monitor.bubbles import sum_bubbles
 from ale_jax.monitor.evaluations import SUMMARY_FILE
 from ale_jax.monitor.progress import duration
 from ale_jax.monitor.run_files import RunFiles, read_run, require_run
 from ale_jax.monitor.text import visible
+from ale_jax.monitor.timeline_picture import draw
 from ale_jax.monitor.trajectories import episode_views
 
 REPORT_FILE = "report.html"
@@ -68,6 +70,8 @@ def render(run: RunFiles) -> str:
             stale_groups=losses.stale_groups(run),
             time_splits=sections.time_splits(run),
             compile_seconds=sections.compile_seconds(run),
+            picture=draw(run.timeline),
+            bubbles=sum_bubbles(run.timeline),
             small_charts=sections.small_charts(run),
             dropped_rows=losses.dropped_rows(run),
             event_counts=sections.event_counts(run),

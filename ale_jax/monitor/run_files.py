@@ -19,6 +19,7 @@ from ale_jax.monitor.evaluations import (
 )
 from ale_jax.monitor.events import EVENTS_FILE, Event, read_events
 from ale_jax.monitor.metrics import METRICS_FILE, read_metrics
+from ale_jax.monitor.timeline import EARLIER_FILE, TIMELINE_FILE, Span, read_timeline
 from ale_jax.monitor.trajectories import TRAJECTORIES_FILE, TrajectorySample, read_trajectories
 
 CONFIG_FILE = "config.json"  # a name that other programs use, too
@@ -32,6 +33,7 @@ T = TypeVar("T")
 class RunFiles:
     """The content of a run's files.
 
+    timeline: () if the run was not told to write one.
     config: the resolved values by their dotted names.
     notices: one line for each file that is missing, empty, truncated or damaged.
     damaged: whether some file could not be read; its content is then empty, as if it were missing.
@@ -43,6 +45,7 @@ class RunFiles:
     evaluations: tuple[Evaluation, ...]
     events: tuple[Event, ...]
     trajectories: tuple[TrajectorySample, ...]
+    timeline: tuple[Span, ...]
     config: tuple[tuple[str, str], ...]
     notices: tuple[str, ...]
     damaged: bool
@@ -74,6 +77,7 @@ def read_run(workdir: Path) -> RunFiles:
         evaluations=reader.read(EVALUATIONS_FILE, read_evaluations, ()),
         events=reader.read_log(EVENTS_FILE, read_events),
         trajectories=reader.read_log(TRAJECTORIES_FILE, read_trajectories),
+        timeline=(*reader.read_trace(EARLIER_FILE), *reader.read_trace(TIMELINE_FILE)),
         config=reader.read(CONFIG_FILE, read_config, ()),
         notices=tuple(reader.notices),
         damaged=reader.damaged,
@@ -142,3 +146,8 @@ class _Reader:
                 f"{name}: line {lines.truncated_line} is incomplete and was left out"
             )
         return lines.records
+
+    def read_trace(self, name: str) -> tuple[Span, ...]:
+        """Returns the spans of a file that a run only writes if it is told to."""
+        there = (self._workdir / name).exists()
+        return self.read_log(name, read_timeline) if there else ()

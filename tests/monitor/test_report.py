@@ -4,6 +4,7 @@ import dataclasses
 import html.parser
 import json
 import re
+import time
 
 import pytest
 
@@ -12,6 +13,7 @@ from ale_jax.monitor.evaluations import write_summary
 from ale_jax.monitor.events import NOTHING_TRAINED, EventLog
 from ale_jax.monitor.report import main, write_report
 from ale_jax.monitor.report_losses import MAX_DROPPED
+from ale_jax.monitor.timeline import Lane, Span, Timeline
 from ale_jax.monitor.trajectories import TrajectoryWriter, choose
 from tests.monitor.fake_run import FAILED, OTHER, SOLVED, SUMMARY, write_run
 
@@ -174,6 +176,32 @@ def test_a_run_that_trained_nothing_says_so_and_why(tmp_path):
     )
     assert "Nothing was trained: none of the 160 steps" in said
     assert "10 steps in a row" in said and "5 steps in a row" not in said
+
+
+def test_a_timeline_is_shown_with_its_bubbles_if_there_is_one(tmp_path):
+    assert "Bubbles" not in page(write_run(tmp_path)).text
+    with Timeline(tmp_path) as timeline:
+        at = time.monotonic()
+        learner, engine, place = Lane("learner"), Lane("engines"), Lane("episodes")
+        timeline.write(
+            [Span(learner, "waiting", at, at + 30), Span(engine, "sampling", at, at + 10)]
+        )
+        timeline.write([Span(place, ATTACK, at, at + 30), Span(place, "verdict", at + 10, at + 30)])
+        timeline.write([Span(learner, "update", at + 30, at + 40)])
+    source = write_report(tmp_path).read_text()
+    told = " ".join(Page(source).text.split())
+    section = told.partition("Timeline")[2]
+    assert "learner engine 0 place 0" in section and "alert" not in section
+    # The learner waits 20 of 40 seconds for the verdict, the engine also 10 for the update.
+    assert "judged, and episodes do nothing else50.0 %50.0 %" in section.replace(" % ", " %")
+    assert "made the step0.0 %25.0 %" in section.replace(" % ", " %")
+    assert source.count('<path class="lane-verdict"') == 3
+    path = tmp_path / "timeline.json"
+    path.rename(tmp_path / "timeline.earlier.json")
+    Timeline(tmp_path).__exit__()
+    assert section.partition("Episodes")[0] in " ".join(page(tmp_path).text.split())
+    path.write_text(path.read_text() + "x\n")
+    assert "timeline.json, line" in page(tmp_path).text
 
 
 def test_a_cut_last_line_is_told(tmp_path):

@@ -2,19 +2,23 @@
 
 import json
 import signal
+from collections import Counter
 
 import jax
 import numpy as np
 import pytest
 
 from ale_jax.learn.manifest import state_folder
+from ale_jax.monitor.bubbles import processes_of, sum_bubbles
 from ale_jax.monitor.evaluations import read_evaluations, read_summary
 from ale_jax.monitor.events import read_events
 from ale_jax.monitor.report import render
 from ale_jax.monitor.report_sections import time_splits
 from ale_jax.monitor.run_files import read_run
+from ale_jax.monitor.timeline import TIMELINE_FILE
 from ale_jax.monitor.times import read_times
 from ale_jax.status import STATUS_RULES
+from tests.monitor.traces import assert_nested, trace_events
 from tests.system.untimed import rl_lines
 from tests.system.whole_runs import (
     LEARNING,
@@ -78,6 +82,39 @@ def test_the_report_of_a_real_run_says_where_the_time_went(unbroken):
     assert all(f"</i>{name}<span" in page for name in seconds)
 
 
+def test_the_timeline_of_a_real_run_agrees_with_its_metrics(unbroken):
+    path, run_files = unbroken[0] / TIMELINE_FILE, read_run(unbroken[0])
+    events, spans = trace_events(path), run_files.timeline
+    assert_nested(events)
+    assert {span.lane.process for span in spans} == {"learner", "engines", "episodes"}
+    logged = Counter()
+    for line in run_files.phase("rl"):
+        logged.update({name: x for name, x in line.items() if name.startswith("time/")})
+    laps = _seconds(span for span in spans if span.lane.process == "learner")
+    assert laps["waiting"] == pytest.approx(logged["time/waiting_s"], abs=0.2)
+    learned = laps["update"] + laps["save"] + laps["publish"]
+    assert learned == pytest.approx(logged["time/learner_s"], abs=0.2)
+    trained = {event["ts"] for event in events if event.get("args", {}).get("phase") == "train"}
+    assert len(trained) == run_files.summary.episodes
+    first = min(trained) / 1e6  # after the evaluation of the warm start
+    last = max(span.end for span in spans if span.name == "update")
+    own = (s for s in spans if s.lane.process == "episodes" and first <= s.start < last)
+    parts = _seconds(own)
+    assert parts["verdict"] == pytest.approx(logged["time/verifier_s"], abs=0.01)
+    assert 0 < parts["reply"] <= logged["time/generation_s"]  # as the agent sees it
+    totals = sum_bubbles(spans)
+    idle = sum(row.learner for row in totals.rows) / 100 * totals.seconds
+    assert idle == pytest.approx(laps["waiting"] + laps["evaluation"], rel=0.02)
+    assert ">Bubbles<" in render(run_files)
+
+
+def _seconds(spans):
+    sums = Counter()
+    for span in spans:
+        sums[span.name] += span.end - span.start
+    return sums
+
+
 def test_a_finished_run_is_left_alone(unbroken, runtime_name):
     workdir, _ = unbroken
     before = (workdir / "metrics.jsonl").read_bytes()
@@ -108,6 +145,8 @@ def test_a_run_that_is_stopped_and_then_killed_ends_like_an_unbroken_one_on_othe
     assert "continuing the unfinished run" in output
     events = [event.kind for event in read_events(workdir / "events.jsonl").records]
     assert events.count("resumed") == 2
+    assert_nested(trace_events(workdir / TIMELINE_FILE))
+    assert len(processes_of(read_run(workdir).timeline)) == 3
     assert rl_lines(workdir) == rl_lines(expected)
     jax.tree.map(np.testing.assert_array_equal, last_state(workdir), last_state(expected))
 

@@ -26,6 +26,7 @@ LEARNING = [
     *SYNCHRONOUS,
     "--config.algo.advantage.mean=none",
     "--config.algo.advantage.failure_reward=-1.0",
+    "--config.timeline=True",
 ]
 
 
