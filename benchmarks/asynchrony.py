@@ -13,6 +13,8 @@ without over those with, medians of three seeds:
 - redundancy_sim: synchronous steps of 32 x 8 in 324 places, of agentic episodes of which 5 % take
   five times as long and 1 % never end, until a deadline after 400 s lets them be played again;
   36 x 9, of which the first 32 x 8 count, over none.
+- queue_sim: 128 x 8 long-tailed episodes in 128 places, mean of 20 seeds: batches of 128 of which
+  each waits for the one before, over ours, where an episode begins as soon as a place is free.
 - steps_kept: steps of runs with random schedules, slow, hung and lost sandboxes and outages, in all
   of which the ages were as docs/staleness.md promises.
 - event_cpu_us: CPU microseconds of the scheduler for an episode, with 10,000 in progress.
@@ -33,7 +35,7 @@ import time
 from pathlib import Path
 
 from ale_jax.config.rollout import A_DAY, DeadlinesConfig
-from ale_jax.records import EpisodeKey
+from ale_jax.records import TRAIN, EpisodeKey, Task
 from ale_jax.status import Status
 from ale_jax.system.simulation.observed import Outcome
 from ale_jax.system.simulation.run import Draw, Setup, simulate, simulated
@@ -78,6 +80,7 @@ CASES = {
         {"redundant_groups": 4, "redundant_members": 1},
     ),
 }
+QUEUE = Setup(128, 8, 128, 0.0)
 CROWD = Setup(1250, 8, 10_000, 30.0, alpha=1.0)
 
 
@@ -88,6 +91,7 @@ def main(arguments: list[str]) -> int:
     args = parser.parse_args(arguments)
     steps, seeds = (10, 1) if args.quick else (60, 3)
     found = {name: compare(name, steps, seeds) for name in CASES}
+    found["queue_sim"] = queue_gain(seeds=2 if args.quick else 20)
     crowd = dataclasses.replace(CROWD, groups_per_step=125, places=1000) if args.quick else CROWD
     found["event_cpu_us"] = round(cpu_us(crowd))
     kept = (kept_promises(seed, 100 if args.quick else 10_000) for seed in range(20))
@@ -117,6 +121,21 @@ def _row(outcome: Outcome) -> str:
         f"{outcome.seconds_per_step:8.1f} s a step, places busy {outcome.places_busy:.0%}, learner "
         f"{outcome.learner_busy:.0%}, age {outcome.mean_age:.2f}, stale {outcome.stale_share:.1%}"
     )
+
+
+def queue_gain(seeds: int) -> float:
+    """Returns the mean, over seeds, of the seconds of a step's episodes in batches over those
+    without."""
+    gains = []
+    for seed in range(seeds):
+        queued = simulate(QUEUE, tail, steps=1, seed=seed).seconds_per_step
+        chance, key = random.Random(seed), EpisodeKey(TRAIN, 0, 0, Task("batch", 0, TRAIN))
+        batches = QUEUE.groups_per_step * QUEUE.group_size // QUEUE.places
+        waited = (
+            max(tail(key, chance).seconds for _ in range(QUEUE.places)) for _ in range(batches)
+        )
+        gains.append(sum(waited) / queued)
+    return round(statistics.mean(gains), 3)
 
 
 def kept_promises(seed: int, steps: int) -> int:
