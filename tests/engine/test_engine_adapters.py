@@ -8,10 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 import numpy as np
 import pytest
-from jax.sharding import AxisType, Mesh
 
 from ale_jax.config.engine import Sampling
-from ale_jax.config.hardware import MeshShape
 from ale_jax.config.model import ALL_LINEAR, LoraShape
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.engines import Engines
@@ -21,6 +19,7 @@ from ale_jax.model.served_adapters import OF_COLUMN, of_column, placed
 from ale_jax.model.sharding import param_shardings
 from tests.engine.playing import PATIENCE, STOP, key, prompt
 from tests.engine.shapes import engine_shape
+from tests.model.meshes import mesh_of
 from tests.model.shapes import LATENT, MIXED, RECURRENT
 
 pytestmark = pytest.mark.heavy
@@ -30,13 +29,6 @@ PROMPT = prompt(1, 30)  # three pages of 8 are full before the last id, which is
 SHAPES = {"attention and experts": MIXED, "latent": LATENT, "recurrent": RECURRENT}
 NUMBERS = range(3)
 CLOSE = 2e-5
-
-
-def mesh_of(**sizes):
-    shape = vars(MeshShape()) | {"data": 1} | sizes
-    devices = np.array(jax.devices()[: int(np.prod(list(shape.values())))])
-    axis_types = (AxisType.Auto,) * len(shape)
-    return Mesh(devices.reshape(tuple(shape.values())), tuple(shape), axis_types=axis_types)
 
 
 def drawn_adapter(shape, rank, targets, seed):

@@ -4,16 +4,15 @@ import jax
 import numpy as np
 import pytest
 
-from ale_jax.config.hardware import MeshShape
 from ale_jax.config.model import ALL_LINEAR, FLOAT32, LoraShape
 from ale_jax.engine.engine import Engine
 from ale_jax.model.compute import Quantised, dequantise
 from ale_jax.model.lora import merged, new_adapters, trained, with_trained
 from ale_jax.model.replicas import SamplingCopy, engine_meshes
 from ale_jax.model.sampling_weights import sampling_weights
-from ale_jax.model.sharding import make_mesh
 from tests.engine.playing import STOP, learner_scores, mean_gap, play, where_written
 from tests.engine.shapes import engine_shape
+from tests.model.meshes import mesh_of
 from tests.model.shapes import MIXED
 from tests.model.weights.families import random_params
 
@@ -46,7 +45,7 @@ def test_adapters_lie_beside_weights_in_eight_bits():
         with_trained(params, jax.tree.map(lambda x, n=n: x + 0.02 * n, trained(params)))
         for n in range(2)
     ]
-    mesh = make_mesh(MeshShape())
+    mesh = mesh_of()
     copy, own = SamplingCopy(MIXED, FLOAT32, mesh, "int8", 1), engine_meshes(mesh, 1)[0]
     served = [copy(each)[0] for each in versions]
     shape = engine_shape(prefill_tokens=(16,), weights="int8")

@@ -9,9 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, Mesh
 
-from ale_jax.config.hardware import MeshShape
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.page_swaps import PageSwaps
 from ale_jax.engine.request import RequestOptions, TokenConstraint
@@ -33,6 +31,7 @@ from tests.engine.playing import (
     where_written,
 )
 from tests.engine.shapes import engine_shape
+from tests.model.meshes import mesh_of
 from tests.model.shapes import RECURRENT
 
 pytestmark = pytest.mark.heavy
@@ -58,13 +57,6 @@ def _assert_learners(played, policy=POLICY):
     logp_T, _ = learner_scores(policy, played)
     written = np.concatenate([reply.logp_plain for _, reply in played])
     np.testing.assert_allclose(written, logp_T[where_written(played)], atol=CLOSE)
-
-
-def _mesh(**sizes):
-    shape = vars(MeshShape(**({"data": 1} | sizes)))
-    devices = np.array(jax.devices()[: np.prod(list(shape.values()))])
-    axes = devices.reshape(tuple(shape.values()))
-    return Mesh(axes, tuple(shape), axis_types=(AxisType.Auto,) * len(shape))
 
 
 def _play_all(engine, turns=3):
@@ -174,7 +166,7 @@ def test_pages_of_eight_bits_leave_states_as_they_are():
 
 @pytest.mark.parametrize("sizes", [{"data": 2, "tensor": 2}, {"data": 1, "fsdp": 2, "expert": 2}])
 def test_devices_that_share_conversations_and_heads_sample_the_same(roomy, sizes):
-    mesh = _mesh(**sizes)
+    mesh = mesh_of(**sizes)
     params = jax.device_put(PARAMS, param_shardings(RECURRENT, mesh))
     with contextlib.closing(_engine(params, mesh, max_sequences=8, pages=56)) as engine:
         together = _play_all(engine)
@@ -192,7 +184,7 @@ def test_a_state_comes_back_in_another_slot_to_the_last_bit(shards):
     cache = jax.tree.map(lambda x: jnp.asarray(draw.normal(size=x.shape), x.dtype), cache)
     mesh = None
     if shards > 1:
-        mesh = _mesh(data=2, tensor=2)
+        mesh = mesh_of(data=2, tensor=2)
         cache = jax.device_put(cache, cache_shardings(RECURRENT, mesh))
     before = jax.device_get(cache[:2])
     last = 4 * (shards - 1)

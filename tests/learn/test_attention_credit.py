@@ -2,15 +2,12 @@
 else is."""
 
 import dataclasses
-import math
 
 import jax
 import numpy as np
 import pytest
-from jax.sharding import AxisType
 
 from ale_jax.config.attention_credit import MAX_REACH, AttentionCreditHypers
-from ale_jax.config.hardware import MeshShape
 from ale_jax.config.model import FLOAT32
 from ale_jax.data.packing import pack_all
 from ale_jax.learn import attention_credit as attention_credit_module
@@ -19,19 +16,13 @@ from ale_jax.model.attention_credit import BLOCK
 from ale_jax.model.params import init_params
 from ale_jax.model.sharding import param_shardings
 from tests.learn.rewarded import SHAPE, rewarded_batches, rewarded_samples
+from tests.model.meshes import mesh_of
 from tests.model.shapes import DENSE, MOE, changed
 
 KEY = jax.random.key(0)
 ROWS = ("tokens_BT", "position_BT", "segment_BT", "chunk_BT")  # what the pass reads
 # A horizon that the short turns here can reach.
 COUPLED = AttentionCreditHypers(credit="coupled", horizon_low=2, horizon_high=12, window=4)
-
-
-def _mesh(**sizes):
-    axes = dataclasses.asdict(MeshShape(data=1)) | sizes
-    devices = jax.devices()[: math.prod(axes.values())]
-    kinds = (AxisType.Auto,) * len(axes)
-    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=kinds, devices=devices)
 
 
 def _factors(before, after):
@@ -62,7 +53,7 @@ def test_each_trajectory_gets_the_factor_of_its_own_trace(credit):
     params, hp = init_params(KEY, MOE), dataclasses.replace(COUPLED, credit=credit)
     samples = rewarded_samples(groups=2)
     batches = pack_all(samples, SHAPE)
-    stage = make_attention_credit(MOE, hp, SHAPE.chunks_per_pack, _mesh())
+    stage = make_attention_credit(MOE, hp, SHAPE.chunks_per_pack, mesh_of())
     amplified, figures = stage(params, batches, KEY)
     factors = _by_trajectory(batches, amplified)
     for sample in samples:
@@ -89,7 +80,7 @@ def test_with_router_replay_the_samplers_experts_are_taken():
     factors = {}
     for name, samples in (("plain", plain), ("replayed", replayed)):
         batches = pack_all(samples, SHAPE)
-        amplified, _ = make_attention_credit(policy, hp, 8, _mesh())(params, batches, KEY)
+        amplified, _ = make_attention_credit(policy, hp, 8, mesh_of())(params, batches, KEY)
         factors[name] = _by_trajectory(batches, amplified)
         for sample in samples:
             if sample.advantage_C[0] > 0:
@@ -103,7 +94,7 @@ def test_with_router_replay_the_samplers_experts_are_taken():
 
 def test_everything_else_stays():
     params, batches = init_params(KEY, MOE), rewarded_batches()
-    amplified, _ = make_attention_credit(MOE, COUPLED, 8, _mesh())(params, batches, KEY)
+    amplified, _ = make_attention_credit(MOE, COUPLED, 8, mesh_of())(params, batches, KEY)
     for before, after in zip(batches, amplified, strict=True):
         for name, array in vars(before).items():
             if name != "advantage_BT" and array is not None:
@@ -116,14 +107,14 @@ def test_without_a_gain_no_pass_is_made():
     batches = [
         dataclasses.replace(b, advantage_BT=-np.abs(b.advantage_BT)) for b in rewarded_batches()
     ]
-    found, figures = make_attention_credit(MOE, COUPLED, 8, _mesh())(None, batches, KEY)
+    found, figures = make_attention_credit(MOE, COUPLED, 8, mesh_of())(None, batches, KEY)
     assert figures == {} and all(a is b for a, b in zip(found, batches, strict=True))
 
 
 def test_the_lot_is_drawn_from_the_key_without_a_pass():
     params, batches = init_params(KEY, DENSE), rewarded_batches()
     hp = AttentionCreditHypers(credit="random", amplification=2.0)
-    stage = make_attention_credit(DENSE, hp, 8, _mesh())
+    stage = make_attention_credit(DENSE, hp, 8, mesh_of())
     drawn = [_factors(batches, stage(params, batches, key)[0]) for key in (KEY, KEY)]
     np.testing.assert_array_equal(*drawn)
     assert (drawn[0] != _factors(batches, stage(params, batches, jax.random.key(1))[0])).any()
@@ -140,8 +131,8 @@ def test_the_lot_is_drawn_from_the_key_without_a_pass():
 
 def test_a_mesh_amplifies_as_one_device():
     params, batches = init_params(KEY, DENSE), rewarded_batches()
-    expected, _ = make_attention_credit(DENSE, COUPLED, 8, _mesh())(params, batches, KEY)
-    mesh = _mesh(data=2, tensor=2)
+    expected, _ = make_attention_credit(DENSE, COUPLED, 8, mesh_of())(params, batches, KEY)
+    mesh = mesh_of(data=2, tensor=2)
     sharded = jax.device_put(params, param_shardings(DENSE, mesh))
     found, _ = make_attention_credit(DENSE, COUPLED, 8, mesh)(sharded, batches, KEY)
     for one, other in zip(found, expected, strict=True):

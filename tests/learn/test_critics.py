@@ -3,17 +3,14 @@
 import copy
 import dataclasses
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType
 
 from ale_jax.config.algo import AdvantageHypers, AlgoConfig, MismatchHypers
 from ale_jax.config.critics import SIZES, CriticsHypers
-from ale_jax.config.hardware import MeshShape
 from ale_jax.config.loss import LossHypers
 from ale_jax.config.model import FLOAT32, LoraShape
 from ale_jax.learn import critics as critics_module
@@ -28,6 +25,7 @@ from ale_jax.model.params import init_params, init_table
 from ale_jax.model.policy import HEAD, hidden_states, token_values, value_table
 from tests.learn.rewarded import rewarded_batches
 from tests.learn.test_step import HYPERS, MUON
+from tests.model.meshes import mesh_of
 from tests.model.shapes import MOE, changed
 
 MINI = CriticsHypers(
@@ -66,13 +64,6 @@ def learn(critics, batches, algo=TOKENS):
     return learn_values(batches, critics.hp, algo, critics.update)
 
 
-def _mesh(**sizes):
-    axes = dataclasses.asdict(MeshShape(data=1)) | sizes
-    devices = jax.devices()[: math.prod(axes.values())]
-    kinds = (AxisType.Auto,) * len(axes)
-    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=kinds, devices=devices)
-
-
 @functools.cache
 def _made(hp, mesh):
     params = init_params(jax.random.key(7), POLICY)
@@ -82,7 +73,7 @@ def _made(hp, mesh):
 
 def _critics(hp=MINI, mesh=None):
     """New ones; those of one kind share what was compiled."""
-    made = _made(hp, mesh or _mesh())
+    made = _made(hp, mesh or mesh_of())
     critics = copy.copy(made)
     critics.state = jax.tree.map(jnp.copy, made.state)  # for learning takes it over
     return critics
@@ -271,7 +262,7 @@ def test_a_mesh_trains_critics_as_one_device(sizes, axes):
         losses = [learn(critics, batches)["critic_loss"] for _ in range(2)]
         return losses, [_written([v], [b]) for v, b in zip(critics.values(batches)[0], batches * 2)]
 
-    expected, found = outcome(_mesh()), outcome(_mesh(**axes))
+    expected, found = outcome(mesh_of()), outcome(mesh_of(**axes))
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-4)
     np.testing.assert_allclose(found[1], expected[1], atol=1e-3)
 
@@ -291,13 +282,13 @@ def test_critics_of_the_policys_shape_start_with_its_adapters_merged():
     adapters = new_adapters(jax.random.key(1), POLICY, LoraShape(rank=2, alpha=4.0, targets=("q",)))
     params = init_params(jax.random.key(7), POLICY) | jax.tree.map(jnp.ones_like, adapters)
     hp = dataclasses.replace(MINI, count=1, **OWN_SHAPE)
-    made = Critics.make(hp, ModelSpec(POLICY, _mesh()), params, jax.random.key(0))
+    made = Critics.make(hp, ModelSpec(POLICY, mesh_of()), params, jax.random.key(0))
     found, expected = made.state[0].params["layers"], merged(params)["layers"]
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 def test_the_gradient_of_critics_with_experts_holds_the_routers_balance():
-    shape, mesh = POLICY, _mesh()
+    shape, mesh = POLICY, mesh_of()
     params = init_table(jax.random.key(0), value_table(shape))
     rows = {name: getattr(rewarded_batches()[0], name) for name in critics_module.INPUTS}
     nothing = {"return_BT": np.zeros(rows["tokens_BT"].shape, np.float32)}
@@ -330,7 +321,7 @@ def test_the_policy_waits_for_the_warm_up():
 
 
 def test_a_run_that_goes_on_has_the_same_critics(tmp_path):
-    mesh = _mesh()
+    mesh = mesh_of()
     policy = init_state(jax.random.key(0), POLICY, make_optimizer(HYPERS, POLICY), mesh)
     critics, batches = _critics(mesh=mesh), rewarded_batches()
     learn(critics, batches)

@@ -5,9 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType
 
-from ale_jax.config.hardware import MeshShape
 from ale_jax.config.learn import Shape
 from ale_jax.config.loss import LossHypers
 from ale_jax.learn.learner import assemble
@@ -16,6 +14,7 @@ from ale_jax.learn.step import ModelSpec, gradient_function, make_loss
 from ale_jax.model.params import init_table, param_table
 from ale_jax.model.policy import hidden_states, logits
 from tests.learn.test_assemble import EQUAL, IPA
+from tests.model.meshes import mesh_of
 from tests.model.shapes import DENSE, changed
 
 TINY = changed(DENSE, num_layers=1)
@@ -38,9 +37,7 @@ def nll_of_answers(params, trajectory):
 
 
 def test_a_group_without_advantages_learns_what_it_was_answered():
-    axes = tuple(vars(MeshShape()))
-    kinds = (AxisType.Auto,) * len(axes)
-    mesh = jax.make_mesh((1,) * len(axes), axes, axis_types=kinds, devices=jax.devices()[:1])
+    mesh = mesh_of()
     params = init_table(jax.random.key(0), param_table(TINY))
     made = assemble([EQUAL], ALGO, SHAPE)
     (batch,) = made.batches

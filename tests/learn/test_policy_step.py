@@ -5,7 +5,6 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from jax.sharding import AxisType
 
 from ale_jax.algo.losses import count_loss_denominator
 from ale_jax.config.algo import AdvantageHypers, AlgoConfig, MismatchHypers
@@ -18,6 +17,7 @@ from ale_jax.learn.step import ModelSpec, make_loss, make_train_step
 from ale_jax.model.sharding import make_mesh
 from tests.data.make_trajectories import make_turn
 from tests.learn.test_step import HYPERS
+from tests.model.meshes import mesh_of
 from tests.model.shapes import DENSE, changed
 
 pytestmark = pytest.mark.heavy
@@ -79,13 +79,7 @@ def train(loss, mesh, shape):
 
 @pytest.mark.parametrize("loss", [IPA, GSPO, ECHO], ids=["ipa", "gspo", "echo"])
 def test_neither_rows_nor_microbatches_nor_devices_change_the_step(loss):
-    one = jax.make_mesh(
-        (1,) * 5,
-        ("data", "fsdp", "expert", "tensor", "context"),
-        (AxisType.Auto,) * 5,
-        devices=jax.devices()[:1],
-    )
-    (moments, sums), pieces = train(loss, one, Shape(64, 40, 4))
+    (moments, sums), pieces = train(loss, mesh_of(), Shape(64, 40, 4))
     assert pieces == 1 and 0 < sums["masked_tokens"] < sums["tokens"]
     assert sums["clipped_tokens"] > 0 and sums["token_ratio_bins"].sum() == sums["tokens"]
     assert 0 < sums["token_ratios_far"] < sums["tokens"]

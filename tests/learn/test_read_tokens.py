@@ -2,16 +2,13 @@
 
 import dataclasses
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType
 
 from ale_jax.config.algo import AlgoConfig
-from ale_jax.config.hardware import MeshShape
 from ale_jax.config.loss import LossHypers
 from ale_jax.config.model import Compute
 from ale_jax.data.reading import read_tokens
@@ -24,19 +21,13 @@ from ale_jax.model.policy import Asked, score_tokens, value_table
 from ale_jax.model.reading import read_here
 from benchmarks.full_rows import GRPO
 from tests.learn.rewarded import rewarded_batches
+from tests.model.meshes import mesh_of
 from tests.model.shapes import DENSE, MIXED, MOE, changed
 
 ALGO: AlgoConfig = dataclasses.replace(
     GRPO, loss=LossHypers("ppo", clip_low=0.2, clip_high=0.2, entropy_weight=0.1)
 )
 ONE_DENSE, ONE_MOE = (changed(shape, num_layers=1) for shape in (DENSE, MOE))
-
-
-def _mesh(**sizes):
-    """Of as many devices as it takes."""
-    axes = dataclasses.asdict(MeshShape(data=1)) | sizes
-    devices, kinds = jax.devices()[: math.prod(axes.values())], (AxisType.Auto,) * len(axes)
-    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=kinds, devices=devices)
 
 
 def _batch(shape=DENSE):
@@ -71,7 +62,7 @@ def _close(found, expected):
     ids=["dense", "experts", "mesh", "experts on a mesh", "rows on a mesh"],
 )
 def test_gradients_and_figures_are_those_of_all_tokens(shape, sizes, remat):
-    mesh, batch = _mesh(**sizes), _batch(shape)
+    mesh, batch = mesh_of(**sizes), _batch(shape)
     model = ModelSpec(shape, mesh, Compute(remat=remat), balance_weight=0.1)
     params = init_params(jax.random.key(0), shape)
     gradient = jax.jit(gradient_function(model, make_loss(ALGO, 8)))
@@ -94,7 +85,7 @@ def test_gradients_and_figures_are_those_of_all_tokens(shape, sizes, remat):
 
 @pytest.mark.heavy
 def test_critics_learn_the_same_from_the_values_that_are_read():
-    mesh, batch = _mesh(), _batch()
+    mesh, batch = mesh_of(), _batch()
     params = init_table(jax.random.key(0), value_table(DENSE))
     params["value_D"] = jax.random.normal(jax.random.key(1), params["value_D"].shape)
     gradient = jax.jit(critic_gradient(ModelSpec(DENSE, mesh)))
@@ -153,7 +144,7 @@ def test_few_sizes_hold_what_is_read_and_other_tokens_once_each():
 
 
 def test_all_tokens_are_computed_where_the_mesh_divides_rows():
-    with jax.set_mesh(_mesh(fsdp=2, context=4)):
+    with jax.set_mesh(mesh_of(fsdp=2, context=4)):
         assert read_here(jnp.ones((2, 2), int)) is None
 
 

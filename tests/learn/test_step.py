@@ -2,14 +2,13 @@
 
 import dataclasses
 import functools
-import math
 from types import SimpleNamespace
 
 import jax
 import numpy as np
 import optax
 import pytest
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ale_jax.algo.losses import count_loss_denominator, sft_loss
 from ale_jax.config.hardware import MeshShape
@@ -30,6 +29,7 @@ from ale_jax.model.moe import balancing_loss
 from ale_jax.model.params import init_params
 from ale_jax.model.sharding import check_rows, make_mesh
 from tests.model.alone import logp_after
+from tests.model.meshes import mesh_of
 from tests.model.shapes import DENSE, MOE, changed
 
 HYPERS = OptimizerHypers(
@@ -93,14 +93,6 @@ def _assert_same_gradients(one, other):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4 * largest), *means)
 
 
-def _mesh(**sizes) -> jax.sharding.Mesh:
-    """Of as many devices as it takes."""
-    axes = dataclasses.asdict(MeshShape(data=1)) | sizes
-    devices = jax.devices()[: math.prod(axes.values())]
-    kinds = (AxisType.Auto,) * len(axes)
-    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=kinds, devices=devices)
-
-
 ONE = {"data": 8}  # rows over all devices, every weight whole on each
 ONE_LAYER = changed(MOE, num_layers=1)
 
@@ -108,15 +100,15 @@ ONE_LAYER = changed(MOE, num_layers=1)
 @pytest.mark.heavy
 @pytest.mark.parametrize("hypers", [HYPERS, MUON, ADAFACTOR], ids=lambda h: h.name)
 def test_loss_falls(hypers):
-    losses, _, _ = _train(ONE_LAYER, _mesh(), rows=8, steps=12, hypers=hypers)
+    losses, _, _ = _train(ONE_LAYER, mesh_of(), rows=8, steps=12, hypers=hypers)
     assert losses[0] > 4
     assert losses[-1] < 0.7 * losses[0]
 
 
 @pytest.mark.heavy
 def test_microbatches_change_nothing_but_rounding():
-    whole, optimizer, count = _train(ONE_LAYER, _mesh(), rows=8, steps=2, samples=18)
-    cut, optimizer_cut, count_cut = _train(ONE_LAYER, _mesh(), rows=2, steps=2, samples=18)
+    whole, optimizer, count = _train(ONE_LAYER, mesh_of(), rows=8, steps=2, samples=18)
+    cut, optimizer_cut, count_cut = _train(ONE_LAYER, mesh_of(), rows=2, steps=2, samples=18)
     assert count == 1 and count_cut > 2
     np.testing.assert_allclose(whole, cut, rtol=1e-5)
     _assert_same_gradients(optimizer, optimizer_cut)
@@ -124,7 +116,7 @@ def test_microbatches_change_nothing_but_rounding():
 
 @functools.cache
 def _on_one_device(shape):
-    return _train(shape, _mesh(), rows=8, steps=2, balance_weight=1e-2, replay=shape.is_moe)
+    return _train(shape, mesh_of(), rows=8, steps=2, balance_weight=1e-2, replay=shape.is_moe)
 
 
 # Every axis with others; with and without experts, and a head of its own.
@@ -142,7 +134,7 @@ MESHES = [
 def test_a_mesh_trains_as_one_device(shape, axes):
     """With experts told to most tokens, where there are some."""
     expected, optimizer, _ = _on_one_device(shape)
-    mesh, replay = _mesh(**axes), shape.is_moe
+    mesh, replay = mesh_of(**axes), shape.is_moe
     losses, sharded_optimizer, _ = _train(
         shape, mesh, rows=8, steps=2, balance_weight=1e-2, replay=replay
     )
@@ -152,7 +144,7 @@ def test_a_mesh_trains_as_one_device(shape, axes):
 
 @pytest.mark.heavy
 def test_the_gradient_holds_the_routers_balance_by_its_weight_and_the_microbatchs_share():
-    shape, mesh = ONE_LAYER, _mesh()
+    shape, mesh = ONE_LAYER, mesh_of()
     params = init_params(jax.random.key(0), shape)
     (batch,) = pack_all(sample_transcripts(4), Shape(4, 64, 8))
     arrays = to_device(batch, mesh)
@@ -176,7 +168,7 @@ def test_the_gradient_holds_the_routers_balance_by_its_weight_and_the_microbatch
 
 
 def test_what_is_computed_per_microbatch_is_averaged_over_them():
-    mesh, optimizer = _mesh(), optax.sgd(1.0)
+    mesh, optimizer = mesh_of(), optax.sgd(1.0)
     everywhere = NamedSharding(mesh, PartitionSpec())
     weights = {"layers": [{"w_D": jax.device_put(np.zeros(3, np.float32), everywhere)}]}
 
@@ -191,7 +183,7 @@ def test_what_is_computed_per_microbatch_is_averaged_over_them():
 
 @pytest.mark.heavy
 def test_a_microbatch_alone_gives_to_the_bit_what_it_gives_added_to_zeros():
-    mesh, shape = _mesh(), changed(DENSE, num_layers=1)
+    mesh, shape = mesh_of(), changed(DENSE, num_layers=1)
     optimizer = make_optimizer(HYPERS, shape)
     batch, *_ = pack_all(sample_transcripts(8), Shape(8, 64, 8))
     found, compiled = [], []
@@ -208,7 +200,7 @@ def test_a_microbatch_alone_gives_to_the_bit_what_it_gives_added_to_zeros():
 
 @pytest.mark.heavy
 def test_logp_says_what_the_logits_say():
-    mesh = _mesh(**ONE)
+    mesh = mesh_of(**ONE)
     params = init_state(jax.random.key(0), MOE, make_optimizer(HYPERS, MOE), mesh).params
     samples = sample_transcripts(3)
     logp_of = make_logp(MOE, mesh)
@@ -226,7 +218,7 @@ def test_logp_says_what_the_logits_say():
 
 def test_rows_that_do_not_divide_are_refused():
     with pytest.raises(ValueError, match=r"batch rows 12 must be a multiple of .* 8: .* 16"):
-        check_rows(12, _mesh(**ONE))
+        check_rows(12, mesh_of(**ONE))
 
 
 def test_a_mesh_that_does_not_fit_is_refused():

@@ -10,13 +10,12 @@ import numpy as np
 import optax
 import pytest
 
-from ale_jax.config.hardware import MeshShape
 from ale_jax.config.model import ALL_LINEAR, FULL, LoraShape
 from ale_jax.learn.state import init_state, make_optimizer
 from ale_jax.learn.update import Update
 from ale_jax.model.lora import trained
-from ale_jax.model.sharding import make_mesh
 from tests.learn.test_step import ADAFACTOR, HYPERS, MUON
+from tests.model.meshes import mesh_of
 from tests.model.shapes import DENSE, MIXED, changed
 from tests.rows import each_row
 
@@ -25,7 +24,7 @@ WIDE = dataclasses.replace(MIXED, width=128)  # so that Adafactor has moments to
 
 
 def _state(shape, optimizer, lora=FULL):
-    mesh = make_mesh(MeshShape())
+    mesh = mesh_of()
     return init_state(jax.random.key(0), shape, optimizer, mesh, lora), mesh
 
 

@@ -1,16 +1,18 @@
 """Meshes that tests compute on."""
 
+import dataclasses
+import math
+
 import jax
-from jax.sharding import Mesh
+from jax.sharding import AxisType, Mesh
 
 from ale_jax.config.hardware import MeshShape
-from ale_jax.model.sharding import mesh_sizes
 
 
-def one_device_mesh() -> Mesh:
-    """Returns a mesh of the first device, with all axes, for tests that divide nothing."""
-    sizes = mesh_sizes(MeshShape(), 1)
-    kinds = (jax.sharding.AxisType.Auto,) * len(sizes)
-    return jax.make_mesh(
-        tuple(sizes.values()), tuple(sizes), axis_types=kinds, devices=jax.devices()[:1]
-    )
+def mesh_of(**sizes: int) -> Mesh:
+    """Returns a mesh with these sizes and otherwise ones, of the first devices; of one device, for
+    tests that divide nothing, without sizes."""
+    axes = dataclasses.asdict(MeshShape(data=1)) | sizes
+    devices = jax.devices()[: math.prod(axes.values())]
+    kinds = (AxisType.Auto,) * len(axes)
+    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=kinds, devices=devices)

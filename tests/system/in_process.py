@@ -39,7 +39,7 @@ from ale_jax.worlds.api import Step, World
 from ale_jax.worlds.checked import CheckedWorld
 from ale_jax.worlds.items import Item
 from tests.gateway.custody.talking import Agent, same_for_all
-from tests.model.meshes import one_device_mesh
+from tests.model.meshes import mesh_of
 
 ALONE = Alone()
 TURNS = 2
@@ -200,7 +200,7 @@ class Run:
         shape = policy_shape(config, self.tokenizer.vocab_size)
         # Of one device, as all of them would only compute the same more slowly. Several processes
         # need those of each.
-        mesh = one_device_mesh() if processes is ALONE else make_mesh(config.mesh)
+        mesh = mesh_of() if processes is ALONE else make_mesh(config.mesh)
         processes.begin(self.tokenizer.vocab_size, mesh, config.learn.microbatch_rows)
         self.trainer = Trainer(config, shape, mesh, processes)
         self.trainer.begin()

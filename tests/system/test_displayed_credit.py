@@ -8,10 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType
 
 from ale_jax.config.algo import AlgoConfig, MismatchHypers
-from ale_jax.config.hardware import MeshShape
 from ale_jax.config.learn import Shape
 from ale_jax.config.loss import LOSSES, LossHypers
 from ale_jax.configs.algorithms import PRESETS
@@ -25,6 +23,7 @@ from ale_jax.monitor.trajectories import TRAJECTORIES_FILE, TrajectoryWriter, re
 from ale_jax.system.tasks import Cursor
 from ale_jax.system.trajectory_samples import trajectory_samples
 from tests.learn.test_assemble import EQUAL, IPA, MIXED
+from tests.model.meshes import mesh_of
 from tests.model.shapes import DENSE, changed
 from tests.rows import each_row
 
@@ -67,9 +66,7 @@ def _noisy(batch, logp_BT, rng):
 
 def _trained(algo):
     """A report of the gradients of one step on noisy batches, and their log-probabilities."""
-    axes = tuple(vars(MeshShape()))
-    kinds = (AxisType.Auto,) * len(axes)
-    mesh = jax.make_mesh((1,) * len(axes), axes, axis_types=kinds, devices=jax.devices()[:1])
+    mesh = mesh_of()
     params = init_table(jax.random.key(0), param_table(TINY))
     logp_of, rng = make_logp(TINY, mesh), np.random.default_rng(0)
     made = assemble([EQUAL, MIXED], algo, SHAPE)

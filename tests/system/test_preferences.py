@@ -8,7 +8,6 @@ import numpy as np
 import optax
 import pytest
 
-from ale_jax.config.hardware import MeshShape
 from ale_jax.config.learn import LearnConfig
 from ale_jax.config.preferences import PreferencesConfig
 from ale_jax.config.recorded import PreferenceData
@@ -18,22 +17,22 @@ from ale_jax.learn.scores import make_logp
 from ale_jax.learn.state import begin
 from ale_jax.learn.step import ModelSpec
 from ale_jax.model.params import init_params
-from ale_jax.model.sharding import make_mesh, param_shardings
+from ale_jax.model.sharding import param_shardings
 from ale_jax.recorded.pair_sets import PairSet
 from ale_jax.system.preferences import Preferences, count_updates, make_preference_step
 from tests.model.alone import logp_after
+from tests.model.meshes import mesh_of
 from tests.model.shapes import MOE
 
 BETA = 0.3
-SHAPE = {"microbatch_rows": 8, "pack_length": 32, "chunks_per_pack": 8}
-MESH = MeshShape(data=8)
+ROWS = 8  # of a batch
 
 
 class Direct:
     """A trainer's programs, and the weights that they change."""
 
-    def __init__(self, params, optimizer):
-        mesh = make_mesh(MESH)
+    def __init__(self, params, optimizer, **mesh_sizes):
+        mesh = mesh_of(**mesh_sizes)
         placed = jax.device_put(params, param_shardings(MOE, mesh))
         self.state = begin(placed, optimizer, mesh)
         self._step = make_preference_step(ModelSpec(MOE, mesh), optimizer)
@@ -62,10 +61,10 @@ def drawn_pairs(count, seed=0):
     return [(answer(prompt_ids, 4), answer(prompt_ids, 50)) for prompt_ids in prompts]
 
 
-def preferences(trainer, learned, held_out=(), **config):
+def preferences(trainer, learned, held_out=(), rows=ROWS, **config):
     data = PreferenceData(name="made", files="made.jsonl")
     hp = PreferencesConfig(data=(data,), beta=BETA, **config)
-    whole = RunConfig(preferences=hp, learn=LearnConfig(**SHAPE))
+    whole = RunConfig(preferences=hp, learn=LearnConfig(rows, 32, 8))
     used = len(learned), len(held_out)
     sets = [PairSet(tuple(learned), tuple(held_out), used, {}, data)]
     return Preferences(whole, sets, trainer, lambda done: None), count_updates(hp, sets)
@@ -100,9 +99,9 @@ def weights(seed):
 def test_loss_and_gradient_are_those_of_the_formula():
     reference = weights(0)
     params = jax.tree.map(lambda one, other: 0.5 * one + 0.5 * other, reference, weights(1))
-    pairs = drawn_pairs(7)  # more than one batch holds
+    pairs = drawn_pairs(3)  # more than one batch holds
     trainer = Direct(reference, optax.sgd(1.0))
-    learning, updates = preferences(trainer, pairs, pairs_per_step=7)
+    learning, updates = preferences(trainer, pairs, rows=2, pairs_per_step=3)
     trainer.state = dataclasses.replace(trainer.state, params=params)
     logged = {}
     learning.learn(learning.updates(), lambda step, figures: logged.update(figures), 3)
@@ -120,7 +119,7 @@ def test_loss_and_gradient_are_those_of_the_formula():
 @pytest.mark.heavy
 def test_it_comes_to_prefer_what_it_was_not_shown():
     pairs = drawn_pairs(24, seed=1)
-    trainer = Direct(weights(0), optax.adam(3e-3))
+    trainer = Direct(weights(0), optax.adam(3e-3), data=ROWS)
     more = {"pairs_per_step": 8, "epochs": 4, "measure_every": 4, "patience": 3}
     learning, updates = preferences(trainer, pairs[:16], pairs[16:], held_out_share=0.3, **more)
     logged = []

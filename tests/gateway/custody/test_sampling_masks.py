@@ -9,7 +9,6 @@ import openai
 import pytest
 
 from ale_jax.config.engine import Sampling
-from ale_jax.config.hardware import MeshShape
 from ale_jax.config.learn import Shape
 from ale_jax.data.packing import Sample, pack
 from ale_jax.engine.engine import Engine
@@ -21,12 +20,12 @@ from ale_jax.gateway.requests import REQUIRED, ApiError, ChatRequest, SampleOpti
 from ale_jax.gateway.server import served
 from ale_jax.learn.scores import make_logp
 from ale_jax.model.params import init_params
-from ale_jax.model.sharding import make_mesh
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.records import FORCED, FREE, Episode, EpisodeKey, Task
 from ale_jax.status import Status
 from tests.engine.shapes import engine_shape
 from tests.gateway.custody.talking import same_for_all
+from tests.model.meshes import mesh_of
 from tests.model.shapes import MOE, changed
 
 KEY = EpisodeKey("train", 3, 1, Task("trail", 7, "train"))
@@ -41,7 +40,7 @@ LOOK = {
 TOOL = {"type": "function", "function": {"name": "look", "description": "", "parameters": LOOK}}
 CALLS = {"tools": (TOOL,), "tool_choice": REQUIRED, "parallel_calls": False}
 LONGEST = 640
-MESH = make_mesh(MeshShape())
+MESH = mesh_of()
 
 
 @pytest.fixture(scope="module")
