@@ -37,8 +37,9 @@ from ale_jax.command_line import (
     with_overrides,
 )
 from ale_jax.errors import EXIT_FAILED, RunFailed
+from ale_jax.monitor.run_files import CONFIG_FILE
 from ale_jax.sandbox.api import SandboxError
-from ale_jax.subcommands import help_text
+from ale_jax.subcommands import COMMANDS, help_text
 from ale_jax.system.allocator import use_tcmalloc
 from ale_jax.system.lasting_output import keep_writable
 from ale_jax.system.lease import require_free
@@ -126,13 +127,26 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
         return EXIT_FAILED
 
 
+def _values(command: str, options: flags.FlagValues, overrides: Sequence[str]) -> dict[str, Any]:
+    """Returns the values of the config that is named, or else, for what is done with a run, of the
+    run's own."""
+    has_own = COMMANDS[command].overrides and bool(options.workdir)
+    recorded = Path(options.workdir) / CONFIG_FILE
+    if options.config or not has_own or not recorded.is_file():
+        return read_config(options.config, overrides)
+
+    from ale_jax.system.checks import stored_config
+
+    return with_overrides(stored_config(recorded).to_json(), overrides)
+
+
 def _eval(options: flags.FlagValues, overrides: Sequence[str]) -> int:
     from ale_jax.system.eval_command import Options, run_eval
 
     names = ("out", "policy", "workdir", "samples", "limit", "split", "sampling", "workers")
     given: dict[str, Any] = {name: options[name].value for name in (*names, "prices", "json")}
     given["dry_run"] = options["dry-run"].value
-    values = read_config(options.config, overrides)
+    values = _values("eval", options, overrides)
     run_eval(values, Options(**given), overridden(overrides))
     return 0
 
@@ -166,7 +180,7 @@ def _launch(
     overrides: Sequence[str],
     run: Run | None,
 ) -> int:
-    values = read_config(options.config, overrides)
+    values = _values(command, options, overrides)
     run_there = Path(options.workdir) if options.workdir and not options.overwrite else None
     resolve = functools.partial(_resolve, values, overridden(overrides), run_there)
     if command == "plan":

@@ -31,7 +31,7 @@ FLAGS = {
         "",
         "NAME",
         "one of our configs, which ale-jax --help lists, or a file; :ALGORITHM after it chooses "
-        "another algorithm",
+        "another algorithm; export, serve and eval have that of the run in --workdir without it",
     ),
     "workdir": Flag(flags.DEFINE_string, "", "DIR", "the folder of the run"),
     "resume": Flag(
@@ -194,11 +194,13 @@ COMMANDS = {
         "a new folder that transformers can load, with adapters merged; or the conversations of "
         "--episodes in formats that other programs read, and warm_start.data",
         ("config", "workdir", "out", "adapter", "episodes", "format"),
+        overrides=True,
     ),
     "serve": Command(
         "let clients of OpenAI's and Anthropic's APIs talk to the newest policy of the run in "
         "--workdir, or to --config.weights, until Ctrl-C",
         ("config", "workdir", "host", "port"),
+        overrides=True,
     ),
     "validate": Command(
         "check that the tasks of a world, or of a config's worlds, can be solved, not by doing "
@@ -212,6 +214,7 @@ COMMANDS = {
             *("config", "workdir", "out", "policy", "samples", "limit", "split", "sampling"),
             *("workers", "prices", "dry-run", "json"),
         ),
+        overrides=True,
     ),
     "replay": Command(
         "train again, without engine or sandboxes, from the steps that the run RUN has recorded "

@@ -71,12 +71,14 @@ def run(tmp_path_factory):
 
 @pytest.fixture
 def export(monkeypatch, pytestconfig, capsys):
-    """export(workdir, *arguments) -> (exit code, stdout, stderr)"""
+    """export(workdir, *arguments) -> (exit code, stdout, stderr). named: whether the line names the
+    config, too, which the run has recorded."""
     monkeypatch.chdir(pytestconfig.rootpath)
 
-    def call(workdir, *arguments):
-        flags = ["--config=configs/smoke.py", f"--workdir={workdir}", *FLAGS]
-        return main(["launch", "export", *flags, *arguments]), *capsys.readouterr()
+    def call(workdir, *arguments, named=True):
+        config = ["--config=configs/smoke.py", *FLAGS] if named else []
+        line = ["launch", "export", f"--workdir={workdir}", *config, *arguments]
+        return main(line), *capsys.readouterr()
 
     return call
 
@@ -99,9 +101,10 @@ def contents(path):
 def test_the_folder_says_what_the_run_would(run, export, tmp_path):
     path, policy, state = run()
     before = contents(path)
-    code, out, err = export(path, f"--out={tmp_path / 'out'}")
+    code, out, err = export(path, f"--out={tmp_path / 'out'}", named=False)
     assert (code, err) == (0, "") and "the weights of step 2 are in" in out
     assert contents(path) == before
+    assert main(["launch", f"--workdir={path}"]) == 2, "what trains names its config"
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
     with torch.no_grad():
         theirs = model(torch.asarray(TOKENS)).logits
