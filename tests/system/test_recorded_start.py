@@ -130,6 +130,7 @@ def test_the_rest_of_the_run_is_as_any(run):
     summary = read_summary(workdir / "summary.json")
     assert summary.rl_steps == 1 and summary.warm_start_steps > 2
     assert (workdir / "report.html").exists()
+    assert not (workdir / "timeline.json").exists(), "nobody has asked for it"
 
 
 @pytest.mark.parametrize(
