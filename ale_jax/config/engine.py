@@ -34,6 +34,15 @@ class EngineShape(Settings):
         "devices need not wait for the host. What arrives meanwhile waits for one dispatch more. "
         "GPUs gain little, as the call that begins a dispatch waits for most of it there.",
     )
+    speculative_tokens: int = setting(
+        0,
+        "tokens that a draft has, which is what followed the two newest tokens where they "
+        "occurred before in the conversation; 0: no drafts. Where that pays, one pass verifies the "
+        "drafts of all conversations instead of a decode step (model/drafts.py). Tokens are drawn "
+        "as without, but the two differ in the last bits, so that a reply's log-probabilities then "
+        "depend in these on which conversations are decoded beside it.",
+        at_least=0,
+    )
     prefill_tokens: tuple[int, ...] = setting(
         (128, 512),
         "prefill bucket sizes. Context is prefilled in chunks, each padded to the smallest size "
@@ -91,6 +100,12 @@ class EngineShape(Settings):
                 f"engine.prefill_budget {self.prefill_budget} must be at least engine.prefill_rows "
                 f"{self.prefill_rows} x the longest chunk, {sizes[-1]}"
             )
+        if self.speculative_tokens and self.dispatch_ahead:
+            raise ValueError(
+                f"engine.speculative_tokens {self.speculative_tokens} needs the tokens of the last "
+                "dispatch, which engine.dispatch_ahead True does not wait for: set it to 0, or "
+                "engine.dispatch_ahead to False"
+            )
         if self.pages < self.pages_per_sequence:
             raise ValueError(
                 f"engine.pages {self.pages} cannot hold one conversation of "
@@ -127,6 +142,11 @@ class EngineShape(Settings):
     @property
     def pages_per_sequence(self) -> int:
         return -(-self.max_sequence_length // self.page_tokens)
+
+    @property
+    def dispatch_tokens(self) -> int:
+        """The most tokens of a conversation that one dispatch decodes."""
+        return self.decode_steps * (1 + self.speculative_tokens)
 
     @property
     def swapped_pages(self) -> int:

@@ -17,7 +17,9 @@ from ale_jax.config.engine import EngineShape
 from ale_jax.engine.page_swaps import PageSwaps
 from ale_jax.engine.request import Request, TokenConstraint
 from ale_jax.engine.sequence import PrefillChunk, SequenceState
-from ale_jax.model.generate import DecodeOutput, PrefillBatches
+from ale_jax.model.decode import DecodeOutput
+from ale_jax.model.drafts import Said
+from ale_jax.model.generate import PrefillBatches
 from ale_jax.model.guides import Guides, no_guides, num_words
 from ale_jax.model.params import Params
 from ale_jax.model.sampler import SlotState
@@ -35,6 +37,7 @@ class Dispatch:
     guides: Guides
     decoding: Mapping[SequenceState, Request]
     swaps: PageSwaps
+    said: Said | None = None
 
     def decodes(self, sequence: SequenceState) -> bool:
         """Returns whether the dispatch decodes for the slot's present request."""
@@ -150,6 +153,27 @@ def slot_state(
     return state
 
 
+def said_by(decoding: Iterable[SequenceState], shape: EngineShape) -> Said | None:
+    """Returns what the drafts of a dispatch are made of; None if it makes none. Under a guide,
+    which has its own way to look ahead, there are none."""
+    if not shape.speculative_tokens:
+        return None
+    S = shape.max_sequences
+    said = Said(
+        id_SL=np.zeros((S, shape.max_sequence_length), np.int32),
+        acceptance_S=np.zeros((S,), np.float32),
+        drafts_S=np.zeros((S,), np.bool_),
+    )
+    for sequence in decoding:
+        i, record = sequence.slot, sequence.draft_record
+        assert record is not None, "every sequence has one, if there are drafts"
+        record.id_L[sequence.length] = sequence.pending_ids[0]
+        said.id_SL[i, : sequence.length + 1] = record.id_L[: sequence.length + 1]
+        said.acceptance_S[i] = record.acceptance
+        said.drafts_S[i] = sequence.current.options.guide is None
+    return said
+
+
 class GuideTable:
     """Makes the guides of a dispatch. While no slot has any, the same empty arrays stay on the
     devices."""
@@ -217,8 +241,8 @@ class ExpertRecord:
             return
         assert output.start_S is not None and output.expert_nSLK is not None
         for sequence in dispatch.decoding:
-            i, count = sequence.slot, int((output.token_nS[:, sequence.slot] >= 0).sum())
-            expert_TLK = np.asarray(output.expert_nSLK[:count, i])
+            i = sequence.slot
+            expert_TLK = np.asarray(output.expert_nSLK)[np.asarray(output.token_nS[:, i]) >= 0, i]
             self._write(i, dispatch.page_SW, int(output.start_S[i]), expert_TLK)
 
     def experts(self, slot: int, pages: Sequence[int], start: int, end: int) -> np.ndarray:

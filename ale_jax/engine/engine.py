@@ -5,7 +5,8 @@ served and within a budget, runs decode steps for all sequences that are prefill
 replies that are finished. Conversations join and leave, and new weights take effect, between two
 dispatches.
 
-A conversation gets bitwise the same tokens and log-probabilities whichever others run beside it.
+A conversation gets bitwise the same tokens and log-probabilities whichever others run beside it, if
+`engine.speculative_tokens` is 0.
 Its random keys depend on (conversation, position) and its shapes on its own context. If it is
 preempted (engine/scheduler.py), its pages are swapped out to the host, so that nothing is computed
 a second time in another way.
@@ -35,13 +36,15 @@ from ale_jax.engine.dispatch import (
     GuideTable,
     adapters_of,
     page_table,
+    said_by,
     slot_state,
 )
 from ale_jax.engine.page_swaps import Copied
 from ale_jax.engine.request import DEFAULT_OPTIONS, EngineStopped, Request, RequestOptions, Sampled
 from ale_jax.engine.scheduler import EngineStats, Scheduler
 from ale_jax.engine.sequence import DecodedTokens
-from ale_jax.model.generate import DecodeOutput, prefill_and_decode
+from ale_jax.model.decode import DecodeOutput
+from ale_jax.model.generate import prefill_and_decode
 from ale_jax.model.memory import Cache, cache_shardings, empty_cache
 from ale_jax.model.params import Params
 from ale_jax.model.served_adapters import OF_COLUMN, OF_SLOT
@@ -70,6 +73,7 @@ class Engine:
 
         ValueError if slots or pages cannot be divided over the mesh.
         """
+        assert not (policy.is_recurrent and shape.speculative_tokens), "refused by `policy_shape`"
         self._policy, self._shape, self._stop_ids = policy, shape, stop_ids
         self._weights = (params, 0)
         self._mesh = mesh
@@ -212,6 +216,7 @@ class Engine:
                         self._guides.arrays(guided, wants_top),
                         decoding,
                         plan.swaps,
+                        said_by(decoding, self._shape),
                     )
                 if in_flight:
                     break
@@ -240,9 +245,11 @@ class Engine:
                 dispatch.prefill,
                 dispatch.state,
                 dispatch.guides,
+                dispatch.said,
                 shape=self._policy,
                 sizes=self._shape.prefill_tokens,
                 steps=self._shape.decode_steps,
+                drafted=self._shape.speculative_tokens,
                 stop_ids=self._stop_ids,
                 platform=self._platform,
                 record_experts=self._record is not None,
@@ -256,6 +263,8 @@ class Engine:
         output, copied = jax.device_get((output, copied))
         dispatch.swaps.finish(copied, self._record)
         self.stats.decode_dispatches += bool(dispatch.decoding)
+        assert output.count_3 is not None
+        self.stats.count_passes(*output.count_3.tolist())
         if self._record:
             self._record.record(dispatch, output)
         with self._wake:
@@ -263,6 +272,8 @@ class Engine:
                 # `end` may have freed it meanwhile, or an earlier dispatch finished its request.
                 if dispatch.decodes(sequence):
                     decoded = sequence.accepted(_in_slot(output, sequence.slot))
+                    if output.acceptance_S is not None and sequence.draft_record:
+                        sequence.draft_record.acceptance = float(output.acceptance_S[sequence.slot])
                     self.stats.sampled_tokens += len(decoded.token_n)  # before the reply is given
                     sequence.append(decoded, dispatch.version, self._stop_ids)
                     if sequence.page_keys is not None:
@@ -297,4 +308,5 @@ def _in_slot(output: DecodeOutput, slot: int) -> DecodedTokens:
         *(output.top_id_nSk, output.top_logp_nSk),
         no_words if output.left_nSw is None else output.left_nSw,
     )
-    return DecodedTokens(*(np.asarray(part)[:, slot] for part in parts))
+    is_token_n = np.asarray(output.token_nS)[:, slot] >= 0  # a wrong draft leaves a gap
+    return DecodedTokens(*(np.asarray(part)[is_token_n, slot] for part in parts))

@@ -34,7 +34,7 @@ from ale_jax.engine.dispatch import Dispatch, PrefillBatcher
 from ale_jax.engine.page_swaps import PageSwaps
 from ale_jax.engine.pages import PageKeys, Weights
 from ale_jax.engine.request import Request
-from ale_jax.engine.sequence import RoutingRecord, SequenceState
+from ale_jax.engine.sequence import DraftRecord, RoutingRecord, SequenceState
 
 
 @dataclasses.dataclass
@@ -48,6 +48,15 @@ class EngineStats:
     busy_seconds: float = 0.0
     preemptions: int = 0  # conversations that lost their slot to others
     swapped_pages: int = 0  # out to the host, and back in
+    decode_passes: int = 0  # through the policy, of all conversations, that drew tokens
+    drafted_tokens: int = 0  # that were verified (model/drafts.py)
+    accepted_tokens: int = 0  # of these, those that were right
+
+    def count_passes(self, passes: int, drafted: int, accepted: int) -> None:
+        """Adds those of a dispatch."""
+        self.decode_passes += passes
+        self.drafted_tokens += drafted
+        self.accepted_tokens += accepted
 
 
 @dataclasses.dataclass
@@ -97,9 +106,11 @@ class Scheduler:
         """Adds a request, which waits for its turn."""
         if request.conversation not in self._of:
             longest = self._shape.max_sequence_length
-            self._of[request.conversation] = SequenceState(
+            sequence = self._of[request.conversation] = SequenceState(
                 request.conversation, longest, self._record, self._is_recurrent, request.adapter
             )
+            if self._shape.speculative_tokens:
+                sequence.draft_record = DraftRecord(longest)
         bisect.insort(self._waiting, request, key=lambda each: each.rank)
 
     def end(self, conversation: int, error: Exception) -> None:
@@ -289,7 +300,7 @@ class Scheduler:
     def _missing_pages(self, sequence: SequenceState, request: Request, plan: Plan) -> int:
         """Pages for the rest of its prefill and its next decode steps, beyond those it has."""
         is_decoding = plan.in_flight is not None and plan.in_flight.decodes(sequence)
-        steps = self._shape.decode_steps * (1 + is_decoding)
+        steps = self._shape.dispatch_tokens * (1 + is_decoding)
         return self._pages(sequence.tokens_with(request, steps)) - len(sequence.pages)
 
     def _pages(self, tokens: int) -> int:

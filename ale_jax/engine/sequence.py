@@ -15,6 +15,8 @@ from ale_jax.engine.page_swaps import SwappedPages
 from ale_jax.engine.pages import PageKeys, Weights
 from ale_jax.engine.request import Request, Sampled, TokenConstraint
 
+FIRST_ACCEPTANCE = 0.25  # so low that some drafts must be right before any is verified
+
 
 class DecodedTokens(NamedTuple):
     """What a dispatch decoded in one slot; the token is -1 once the slot was idle. left_nw: without
@@ -42,6 +44,15 @@ class RoutingRecord(Protocol):
     """What a sequence needs of `dispatch.ExpertRecord`, for router replay."""
 
     def experts(self, slot: int, pages: Sequence[int], start: int, end: int) -> np.ndarray: ...
+
+
+class DraftRecord:
+    """What drafts of a conversation are made of, as in `model.drafts.Said`: its ids by position, at
+    most `longest`, and the share of drafted tokens that were right."""
+
+    def __init__(self, longest: int):
+        self.id_L = np.zeros((longest,), np.int32)
+        self.acceptance = FIRST_ACCEPTANCE
 
 
 class SequenceState:
@@ -78,6 +89,7 @@ class SequenceState:
         self.prefix_keys: list[bytes] = []
         self.prefix_weights: Weights | None = None
         self.page_keys: PageKeys | None = None
+        self.draft_record: DraftRecord | None = None  # if there are drafts
         self._filled = 0  # pages whose keys it has found
         self.request: Request | None = None
         self.length = 0  # tokens in the cache
@@ -238,6 +250,8 @@ class SequenceState:
         """Notes the next ids in the cache, and finds the keys of the pages that they fill."""
         if self._is_recurrent:
             self._ids += ids
+        if self.draft_record is not None:
+            self.draft_record.id_L[self.length : self.length + len(ids)] = ids
         if self.page_keys is None:
             return
         for key in self.page_keys.add(ids):

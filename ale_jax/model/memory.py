@@ -85,14 +85,14 @@ def in_prefill(kind: Layer, kept: Kept, held: Conversations, platform: str) -> M
     return InPages(kept, held.page_BW, platform)
 
 
-def in_decode(kind: Layer, kept: Kept, held: Conversations, steps: int, platform: str) -> Memory:
-    """Returns the memory of a layer for decode steps of all slots."""
+def in_decode(kind: Layer, kept: Kept, held: Conversations, tokens: int, platform: str) -> Memory:
+    """Returns the memory of a layer for decode steps of all slots. tokens: that these write."""
     if isinstance(kept, State):
         return InStates(kept, None)
-    tokens = held.page_BW.shape[1] * kept.page_tokens
-    if has_kernel(platform, kept, kind.mixer) or reads_in_place(platform, tokens):
+    longest = held.page_BW.shape[1] * kept.page_tokens
+    if has_kernel(platform, kept, kind.mixer) or reads_in_place(platform, longest):
         return InPages(kept, held.page_BW, platform)
-    return InRows.gather(kept, held.page_BW, held.position_B, steps)
+    return InRows.gather(kept, held.page_BW, held.position_B, tokens)
 
 
 def kept(memory: Memory, before: Kept, held: Conversations) -> Kept:

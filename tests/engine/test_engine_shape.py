@@ -32,6 +32,10 @@ SHAPE = EngineShape(
         ({"prefill_rows": 0}, "prefill_rows 0 must be at least 1"),
         ({"page_tokens": 0}, "page_tokens 0 must be at least 1"),
         ({"prefill_budget": 63}, "engine.prefill_budget 63 must be at least engine.prefill_rows 2"),
+        (
+            {"speculative_tokens": 2, "dispatch_ahead": True},
+            "engine.speculative_tokens 2 needs the tokens of the last dispatch",
+        ),
         ({"pages": 6}, "set it to 7 or more, and to 28 so that all"),
     ],
 )
@@ -49,6 +53,10 @@ def test_derived_sizes():
     assert SHAPE.pages_per_sequence == 7  # 6.25 pages of 16 tokens
     assert SHAPE.max_batches == 4  # 64 tokens in batches of two rows of at least 8
     assert SHAPE.swapped_pages == 7 and dataclasses.replace(SHAPE, pages=40).swapped_pages == 10
+    assert SHAPE.dispatch_tokens == SHAPE.decode_steps
+    assert (
+        dataclasses.replace(SHAPE, speculative_tokens=3).dispatch_tokens == 4 * SHAPE.decode_steps
+    )
     assert not SHAPE.eight_bits
     assert dataclasses.replace(SHAPE, int8_cache=True).eight_bits
     assert dataclasses.replace(SHAPE, weights="int8").eight_bits

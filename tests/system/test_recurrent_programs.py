@@ -57,6 +57,7 @@ TINY = json.dumps(make_config("qwen3_5_text").to_dict())
     [
         ("mesh", "context", 2),
         ("engine", "share_replies", True),
+        ("engine", "speculative_tokens", 4),
         ("attention_credit", "credit", "global"),
     ],
 )

@@ -35,6 +35,11 @@ def _check_recurrent(config: RunConfig) -> None:
             f"engine.share_replies True: {why}and a page is of no use without the state behind it: "
             "set it to False"
         )
+    if config.engine.speculative_tokens:
+        raise ValueError(
+            f"engine.speculative_tokens {config.engine.speculative_tokens}: {why}and the tokens of "
+            "a wrong guess cannot be taken back from a state: set it to 0"
+        )
     if config.attention_credit.credit != "none":
         raise ValueError(
             f"attention_credit.credit {config.attention_credit.credit!r}: {why}which have no "
