@@ -13,6 +13,7 @@ import os
 import random
 import struct
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,12 +35,15 @@ class HostId:
     def __init__(self, number: int, lock: int):
         self.number = number
         self._lock = lock
+        self._releasing = threading.Lock()
 
     def release(self) -> None:
-        """May be called again."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        """May be called again, and by several threads: who gives up an episode closes its sandbox,
+        and so does who played it. A descriptor that is closed twice may by then be another's."""
+        with self._releasing:
+            if self._lock >= 0:
+                os.close(self._lock)
+                self._lock = -1
 
 
 def claim() -> HostId:

@@ -1,8 +1,10 @@
 """User ids of the host: each sandbox has its own."""
 
+import concurrent.futures
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -85,3 +87,23 @@ def test_sandboxes_run_as_users_of_their_own():
             for box in (one, other)
         }
     assert len(users) == 2 and 0 not in users
+
+
+def test_threads_that_release_an_id_at_once_close_its_descriptor_once(two_ids):
+    """Closed again, its number may by then be that of another file."""
+    switch_interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(4) as threads:
+            for _ in range(500):
+                user = host_ids.claim()
+                at_once = threading.Barrier(4)
+
+                def release(user=user, at_once=at_once):
+                    at_once.wait(60)
+                    user.release()
+
+                for released in [threads.submit(release) for _ in range(4)]:
+                    released.result()
+    finally:
+        sys.setswitchinterval(switch_interval)
