@@ -80,8 +80,6 @@ class SimulatedAttempt:
     where = "simulated"
 
     def cancel(self) -> None:
-        if self.is_over:  # and the workers have not asked for its result yet
-            return
         self.is_cancelled = True
         self.ends = self.pool.progress
         self.pool.expect(self)

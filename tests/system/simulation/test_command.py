@@ -26,7 +26,7 @@ def course(key, chance):
     return Course(chance.uniform(5.0, 15.0))
 
 
-def make_run(folder, setup, steps=30, seed=0, **rl):
+def make_run(folder, setup, steps=30, seed=0, course=course, **rl):
     """Writes what simulate reads of a run."""
     config = smoke_config()
     changed = dataclasses.replace(config, rl=dataclasses.replace(config.rl, **rl))
@@ -59,6 +59,17 @@ def test_the_second_half_of_a_run_is_predicted_from_its_first(tmp_path, capsys):
     assert "second half" in out and "error unknown" not in out
     (error,) = re.findall(r"\(([+-][\d.]+)%\)", out)
     assert abs(float(error)) < 10 and f"± {abs(float(error))}%" in out
+
+
+def test_the_error_is_of_what_was_not_fitted(tmp_path, capsys):
+    """Episodes of this run take twice as long from its half on."""
+
+    def slower(key, chance):
+        return Course(chance.uniform(5.0, 15.0) * (2.0 if key.group >= 30 else 1.0))
+
+    run = make_run(tmp_path / "run", SMOKE, course=slower)
+    (error,) = re.findall(r"\(([+-][\d.]+)%\)", said(capsys, f"--from={run}"))
+    assert 60 < float(error) < 120
 
 
 def test_a_run_is_checked_with_its_own_config(tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import random
 
 import pytest
 
@@ -49,7 +50,7 @@ def predicted(setup, costs):
 
 def test_two_schedules_tell_what_a_third_one_takes():
     costs = fitted([part_of(WORLD), part_of(dataclasses.replace(WORLD, alpha=1.0))])
-    assert costs.unknown == ()
+    assert costs.unknown == () and costs.most_playing == WORLD.places
     assert costs.update_seconds == pytest.approx(6.0, rel=0.1)
     assert costs.pause_seconds == pytest.approx(0.5)
     assert costs.crowding.episodes == pytest.approx(0.08, rel=0.4)
@@ -72,18 +73,19 @@ def test_what_failed_fails_as_often_and_members_stay_together():
     costs = fitted([part_of(WORLD, steps=200)])
     task = Task("simulated", 0, TRAIN)
 
-    class Chance:
+    class Chance(random.Random):
         """Draws a failure, or none."""
 
         def __init__(self, value):
-            self.random, self.choice = (lambda: value), (lambda courses: courses[0])
+            super().__init__(0)
+            self.random = lambda: value
 
     failed = costs.course(EpisodeKey(TRAIN, 0, 0, task), Chance(0.025))
     assert failed.status == Status.SANDBOX_LOST and failed.reward is None
-    apart = []
+    chance, apart = Chance(0.5), []
     for group in range(40):
         keys = [EpisodeKey(TRAIN, group, member, task) for member in range(4)]
-        seconds = [costs.course(key, Chance(0.5)).seconds for key in keys]
+        seconds = [costs.course(key, chance).seconds for key in keys]
         apart.append(max(seconds) / min(seconds))
     assert sorted(apart)[20] < 2.0, "alone, groups are up to five times apart"
 

@@ -56,6 +56,8 @@ def test_schedules_are_tried_as_far_as_the_engine_has_slots():
     assert {places_of(each.config) for each in found} == {2, 4, 8}, "the engine has 8 slots"
     assert {places_of(each.config) for each in found if each.beyond} == {8}
     assert {each.config.rl.redundant_members for each in found} == {1}
+    crowded = smoke_config(rl={"alpha": 0.25}, rollout={"episodes_per_actor": 6})
+    assert {places_of(each.config) for each in search(crowded, COSTS)} == {3, 6}, "12 have no slots"
     untold = search(config, dataclasses.replace(COSTS, tells_places=False))
     assert {places_of(each.config) for each in untold} == {4}
 
