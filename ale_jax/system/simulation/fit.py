@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from scipy.stats import linregress
 
 from ale_jax.monitor.times import AttemptTimes, Times
 from ale_jax.records import EpisodeKey
-from ale_jax.status import STATUS_RULES
+from ale_jax.status import STATUS_RULES, Status
 from ale_jax.system.simulation.observed import Level, TimedStep, ended_within, playing
 from ale_jax.system.simulation.run import Draw
 from ale_jax.system.simulation.world import ALONE, Course, Crowding
@@ -24,6 +24,7 @@ SURE = 2.0  # standard errors that an effect must have to be believed
 # One place for all would make n episodes n times slower, and nothing is worse than that.
 SLOWEST = 1.0
 ROUNDS = 5  # after which what is expected of an attempt no longer changes
+CUT_SHARE = 0.01  # of attempts that are cancelled, which is not worth a word
 LEAST_S = 1e-3  # an attempt that is over sooner counts as one of a millisecond
 
 Floats = NDArray[np.float64]
@@ -54,7 +55,7 @@ def fitted(parts: Sequence[Part]) -> Costs:
     """
     rows = [_Rows.of(times, steps) for times, steps in parts]
     attempts = [each for row in rows for each in row.attempts]
-    results = np.array([not STATUS_RULES[each.status].retry for each in attempts], dtype=bool)
+    results = np.array([has_result(each) for each in attempts], dtype=bool)
     if not results.any():
         raise ValueError("no episode of these steps had a result: take a longer run")
     seconds = np.concatenate([row.seconds for row in rows])
@@ -66,24 +67,61 @@ def fitted(parts: Sequence[Part]) -> Costs:
     groups = [(run, each.group) for run, row in enumerate(rows) for each in row.attempts]
     pauses = [step.pause for _, steps in parts for step in steps]
     return Costs(
-        _Recorded.of(attempts, groups, alone),
+        _Recorded.of(attempts, groups, _uncut(attempts, alone)),
         update_seconds,
         float(np.mean(pauses)),
         Crowding(of_episodes, of_update, of_learner),
         round(float(np.percentile(others, 95))) + 1,
         tells[0],
-        tuple(_unknown(*tells, learner_tells)),
+        (*_unknown(*tells, learner_tells), *_cut(attempts)),
     )
+
+
+def has_result(attempt: AttemptTimes) -> bool:
+    """Returns whether the attempt was neither cancelled nor to be repeated."""
+    return attempt.status != Status.CANCELLED and not STATUS_RULES[attempt.status].retry
+
+
+def _uncut(attempts: Sequence[AttemptTimes], alone: Floats) -> Floats:
+    """Returns the seconds of attempts, for those that were cancelled drawn from those with a result
+    that took longer (Efron's redistribution to the right). Without them, all that is slow would be
+    missing of a run that drops it."""
+    known = np.sort([s for each, s in zip(attempts, alone, strict=True) if has_result(each)])
+    draw, uncut = random.Random(0), alone.copy()
+    for number, attempt in enumerate(attempts):
+        if attempt.status == Status.CANCELLED:
+            longer = known[np.searchsorted(known, alone[number], side="right") :]
+            uncut[number] = draw.choice(longer) if len(longer) else alone[number]
+    return uncut
+
+
+def _cut(attempts: Sequence[AttemptTimes]) -> Iterator[str]:
+    """Yields what is not known of those that were cancelled, if these are many."""
+    share = sum(each.status == Status.CANCELLED for each in attempts) / len(attempts)
+    if share > CUT_SHARE:
+        yield (
+            f"{share:.1%} of the attempts were cancelled: how long these would have taken is drawn "
+            "from the slower ones that ended"
+        )
 
 
 def _unknown(episodes: bool, update: bool, learner: bool) -> list[str]:
     said = []
     if not episodes:
-        said.append("about equally many episodes were always in progress: how they slow each other")
+        said.append(
+            "about equally many episodes were always in progress: how they slow each other down is "
+            "taken as nothing"
+        )
     if not update:
-        said.append("updates were always, or never, made beside them: how these slow episodes")
+        said.append(
+            "updates were always, or never, made beside episodes: how they slow these down is "
+            "taken as nothing"
+        )
     if not learner:
-        said.append("about equally many played in each update: how they slow updates")
+        said.append(
+            "about equally many episodes were in progress in each update: how they slow it down is "
+            "taken as nothing"
+        )
     return said
 
 
@@ -192,7 +230,8 @@ def _updates(parts: Sequence[Part]) -> tuple[float, float, bool]:
 @dataclasses.dataclass(frozen=True)
 class _Recorded:
     """Draws the courses of attempts from recorded ones. groups: the courses of the members that had
-    a result. failed: those that were to be repeated, which are a share `failing` of all."""
+    a result, or would have had one. failed: those that were to be repeated, which are a share
+    `failing` of all."""
 
     groups: tuple[tuple[Course, ...], ...]
     failed: tuple[Course, ...]
@@ -207,7 +246,9 @@ class _Recorded:
         failed: list[Course] = []
         for attempt, group, seconds in zip(attempts, groups, alone, strict=True):
             rule = STATUS_RULES[attempt.status]
-            course = Course(float(seconds), attempt.status, 1.0 if rule.reward_valid else None)
+            status = Status.FINISHED if attempt.status == Status.CANCELLED else attempt.status
+            is_valid = STATUS_RULES[status].reward_valid
+            course = Course(float(seconds), status, 1.0 if is_valid else None)
             (failed if rule.retry else by_group[group]).append(course)
         return cls(tuple(map(tuple, by_group.values())), tuple(failed), len(failed) / len(attempts))
 

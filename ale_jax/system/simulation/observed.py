@@ -105,21 +105,17 @@ def observed(times: Times, steps: Sequence[TimedStep], places: int) -> Outcome:
         learner_busy=1.0 - sum(step.times.waited for step in steps) / seconds,
         mean_age=sum(ages) / len(ages),
         stale_share=stale / (stale + len(ages)),
-        episodes=len(ended_within(times, steps)),
+        episodes=sum(each.status != Status.CANCELLED for each in ended_within(times, steps)),
     )
 
 
 def ended_within(times: Times, steps: Sequence[TimedStep]) -> list[AttemptTimes]:
-    """Returns the attempts at episodes of training that ended, and not because nobody wanted them
-    any more, in these steps."""
+    """Returns the attempts at episodes of training that ended in these steps, also because nobody
+    wanted them any more."""
     begun = [step.begun for step in steps]
 
     def is_within(moment: float) -> bool:
         step = bisect.bisect_left(begun, moment) - 1
         return step >= 0 and moment <= steps[step].ended
 
-    return [
-        each
-        for each in times.attempts
-        if each.group != NO_GROUP and each.status != Status.CANCELLED and is_within(each.ended)
-    ]
+    return [each for each in times.attempts if each.group != NO_GROUP and is_within(each.ended)]

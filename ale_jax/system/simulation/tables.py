@@ -81,7 +81,7 @@ def _basis(costs: Costs) -> Iterator[str]:
         most = f" (measured with up to {costs.most_playing} episodes in progress)"
         yield f"What is in progress at once slows down: {'; '.join(told)}{most}."
     for each in costs.unknown:
-        yield f"Not told by these times, and taken as nothing: {each} down."
+        yield f"Not told by these times: {each}."
 
 
 def _check_table(checks: Sequence[Check]) -> Table:

@@ -79,7 +79,7 @@ def test_a_run_is_checked_with_its_own_config(tmp_path, capsys):
     (row,) = [line for line in out.splitlines() if str(other)[:12] in line]
     figures = re.findall(r"([\d.]+) / ([\d.]+)", row)
     assert figures[3] == ("0.00", "0.00"), "a synchronous run has no age"
-    assert "how these slow episodes down" not in out
+    assert "made beside episodes" not in out
 
 
 def test_without_a_run_no_error_is_known(capsys):

@@ -60,6 +60,21 @@ def test_two_schedules_tell_what_a_third_one_takes():
         assert predicted(other, costs) == pytest.approx(truth, rel=0.1), change
 
 
+def test_what_was_dropped_for_being_slow_is_slow_where_it_is_waited_for():
+    def slow(key, chance):
+        return Course(chance.uniform(4.0, 6.0) * (4.0 if chance.random() < 0.05 else 1.0))
+
+    drops = dataclasses.replace(
+        WORLD, alpha=2.0, places=20, stragglers="drop", redundant_groups=1, crowding=Crowding()
+    )
+    times = simulated(drops, slow, 200, 0)
+    costs = fitted([(times, timed_steps(times))])
+    assert "of the attempts were cancelled: how long these would have taken" in costs.unknown[-1]
+    for setup in (drops, dataclasses.replace(drops, stragglers="wait", redundant_groups=0)):
+        truth = simulate(setup, slow, 150, 3, begin=10).seconds_per_step
+        assert predicted(setup, costs) == pytest.approx(truth, rel=0.15), setup.stragglers
+
+
 def test_what_the_times_do_not_tell_is_said():
     costs = fitted([part_of(WORLD)])
     assert len(costs.unknown) == 2, "no update is made beside episodes in a synchronous run"

@@ -52,5 +52,5 @@ def test_a_run_is_counted_in_the_steps_that_count():
     assert (found.mean_age, found.stale_share, found.episodes) == (0.5, 1 / 5, 2)
 
 
-def test_what_nobody_wanted_did_not_end():
-    assert ended_within(TIMES, timed_steps(TIMES)) == list(TIMES.attempts[:2])
+def test_attempts_end_in_the_step_that_they_end_in():
+    assert ended_within(TIMES, timed_steps(TIMES)) == list(TIMES.attempts[:3])
