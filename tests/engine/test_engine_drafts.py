@@ -12,7 +12,7 @@ import pytest
 
 from ale_jax.config.engine import Sampling
 from ale_jax.engine.engine import Engine
-from ale_jax.engine.request import RequestOptions
+from ale_jax.engine.request import RequestOptions, TokenConstraint
 from ale_jax.model.params import init_params
 from ale_jax.model.sharding import param_shardings
 from tests.engine.playing import PATIENCE, PLAIN, STOP, key, play, prompt
@@ -124,6 +124,17 @@ class _Numbers:
         return self._numbers.setdefault(allowed_w.tobytes(), len(self._numbers))
 
 
+class _Forcing:
+    """Allows one token after another, of a cycle of five."""
+
+    def next(self, ids, most):
+        tokens = [40 + n % 5 for n in range(len(ids), len(ids) + most)]
+        allowed = np.zeros((most, 3), np.uint32)
+        for allowed_w, token in zip(allowed, tokens, strict=True):
+            allowed_w[token // 32] = np.uint32(1 << token % 32)
+        return [TokenConstraint(allowed_w.view(np.int32)) for allowed_w in allowed]
+
+
 def _asked(engine, number, sampling=PLAIN, **options):
     conversation, options = engine.open(), RequestOptions(**options)
     asked = [engine.reply(conversation, prompt(1, 21), 60, sampling, key(number), options)]
@@ -134,9 +145,9 @@ def _asked(engine, number, sampling=PLAIN, **options):
 
 def _each_with_options(engine):
     """Conversations beside each other: with a guide, with what top_k left, with the most probable
-    tokens, cut by a stop checker, and two that are free."""
+    tokens, cut by a stop checker, two that are free, and one whose guide makes it repeat itself."""
     cut = Sampling(top_k=3)
-    with ThreadPoolExecutor(6) as pool:
+    with ThreadPoolExecutor(7) as pool:
         asked = [
             pool.submit(_asked, engine, 1, guide=Speculating(2)),
             pool.submit(_asked, engine, 2, cut, left=_Numbers()),
@@ -144,6 +155,7 @@ def _each_with_options(engine):
             pool.submit(_asked, engine, 4, stop_checker=lambda ids: 33 if len(ids) > 33 else None),
             pool.submit(_asked, engine, 5),
             pool.submit(_asked, engine, 6, GREEDY),
+            pool.submit(_asked, engine, 7, guide=_Forcing()),
         ]
         return [reply for each in asked for reply in each.result()]
 
@@ -155,6 +167,7 @@ def test_options_of_replies_hold_beside_and_within_drafts(dense):
     _assert_same(replies, _each_with_options(usual))
     assert replies[0].mask_id is not None and len(set(replies[1].mask_id)) > 3
     assert replies[2].top_logp_Tk.shape == (len(replies[2].ids), 4)
+    assert replies[6].ids.tolist() == [40, 41, 42, 43, 44] * 12
     assert drafting.stats.accepted_tokens > before.accepted_tokens
 
 
