@@ -37,7 +37,6 @@ from ale_jax.command_line import (
     with_overrides,
 )
 from ale_jax.errors import EXIT_FAILED, RunFailed
-from ale_jax.monitor.run_files import CONFIG_FILE
 from ale_jax.sandbox.api import SandboxError
 from ale_jax.subcommands import COMMANDS, help_text
 from ale_jax.system.allocator import use_tcmalloc
@@ -130,14 +129,12 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
 def _values(command: str, options: flags.FlagValues, overrides: Sequence[str]) -> dict[str, Any]:
     """Returns the values of the config that is named, or else, for what is done with a run, of the
     run's own."""
-    has_own = COMMANDS[command].overrides and bool(options.workdir)
-    recorded = Path(options.workdir) / CONFIG_FILE
-    if options.config or not has_own or not recorded.is_file():
-        return read_config(options.config, overrides)
+    if not options.config and COMMANDS[command].overrides and options.workdir:
+        from ale_jax.system.recorded_run import recorded_config
 
-    from ale_jax.system.checks import stored_config
-
-    return with_overrides(stored_config(recorded).to_json(), overrides)
+        if recorded := recorded_config(Path(options.workdir)):
+            return with_overrides(recorded.to_json(), overrides)
+    return read_config(options.config, overrides)
 
 
 def _eval(options: flags.FlagValues, overrides: Sequence[str]) -> int:

@@ -32,6 +32,12 @@ from ale_jax.system.states import Newest, newest_state
 from ale_jax.system.workdir import Workdir
 
 
+def recorded_config(path: Path) -> RunConfig | None:
+    """Returns the config of the run in a folder; None if it holds none. Errors: as
+    `stored_config`."""
+    return stored_config(path / CONFIG_FILE) if (path / CONFIG_FILE).is_file() else None
+
+
 @dataclasses.dataclass(frozen=True)
 class RecordedRun:
     """A run that was read from its folder.
