@@ -4,7 +4,8 @@ PYTHON ?= python3
 PIP_OPTIONS ?=
 LOCK ?= requirements.lock
 PYTEST_OPTIONS ?=
-TEST_PROCESSES ?= 2
+# One more than the two cores of a small machine: a third of the time is waiting for sandboxes.
+TEST_PROCESSES ?= 3
 VENV = .venv
 RUN = runs/quickstart
 

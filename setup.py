@@ -30,6 +30,7 @@ REQUIRES = [
     "requests>=2.32",
     "rich>=14",
     "safetensors>=0.5",
+    "scipy>=1.13",
     "tensorboardX>=2.6",
     "tokenizers>=0.22",
     "transformers>=5.0",

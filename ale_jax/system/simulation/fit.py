@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
-from scipy.stats import linregress
 
 from ale_jax.monitor.times import AttemptTimes, Times
 from ale_jax.records import EpisodeKey
@@ -219,11 +218,14 @@ def _updates(parts: Sequence[Part]) -> tuple[float, float, bool]:
     ]
     seconds, number = np.concatenate(published) - np.concatenate(taken), np.concatenate(levels)
     mean, level = float(seconds.mean()), float(number.mean())
-    line = linregress(number, seconds) if _tells(number) else None
-    if line is None or line.slope <= SURE * line.stderr:
+    # A line through two points has no error.
+    if len(number) < 3 or not _tells(number):
+        return mean, 0.0, False
+    (slope, _), covariance = np.polyfit(number, seconds, deg=1, cov=True)
+    if slope <= SURE * np.sqrt(covariance[0, 0]):
         return mean, 0.0, False
     # mean = alone * (1 + learner * level), and learner is at most SLOWEST.
-    alone = max(mean - float(line.slope) * level, mean / (1.0 + SLOWEST * level))
+    alone = max(mean - float(slope) * level, mean / (1.0 + SLOWEST * level))
     return alone, (mean / alone - 1.0) / level, True
 
 
