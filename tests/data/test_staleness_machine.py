@@ -171,13 +171,14 @@ class StalenessMachine(RuleBasedStateMachine):
     @rule()
     def a_step_is_always_within_reach(self):
         """Let all that is out come back, fill the permits: then a step can be trained. A filled
-        queue, or reuse, may need them filled once more, with those of groups that were stale by
-        now."""
+        queue, reuse or redundant groups may need them filled once more, with those of groups that
+        were stale by now, or have no place among the oldest of their domain."""
         self.finish_all(lambda key: True, Status.FINISHED)
         version = self.gate.version
         self.fill_permits()
         self.train()
-        if (self.fill or self.max_uses > 1) and self.gate.version == version:
+        may_be_stale = self.fill or self.max_uses > 1 or self.redundant
+        if may_be_stale and self.gate.version == version:
             self.fill_permits()
             self.train()
         assert self.gate.version == version + 1
