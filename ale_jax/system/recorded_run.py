@@ -33,9 +33,16 @@ from ale_jax.system.workdir import Workdir
 
 
 def recorded_config(path: Path) -> RunConfig | None:
-    """Returns the config of the run in a folder; None if it holds none. Errors: as
-    `stored_config`."""
-    return stored_config(path / CONFIG_FILE) if (path / CONFIG_FILE).is_file() else None
+    """Returns the config of the run in a folder; None if it holds none. ValueError if its config is
+    another program's, such as a model's, or of another version."""
+    file = path / CONFIG_FILE
+    try:
+        return stored_config(file) if file.is_file() else None
+    except ValueError as error:
+        raise ValueError(
+            f"{file} is no config of this version ({error}): name one by --config, or install the "
+            "version that wrote it"
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True)

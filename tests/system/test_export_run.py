@@ -165,6 +165,14 @@ def test_a_folder_is_there_whole_or_not_at_all(run, export, tmp_path, monkeypatc
     assert out.stat().st_mode & 0o777 == 0o755
 
 
+def test_the_config_of_a_model_is_not_taken_for_that_of_a_run(export, tmp_path):
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    code, _, err = export(tmp_path, f"--out={tmp_path / 'out'}", named=False)
+    assert code == 2 and err.count("\n") == 1, err
+    assert f"{tmp_path / 'config.json'} is no config of this version" in err
+    assert "name one by --config" in err
+
+
 @pytest.mark.heavy
 def test_what_cannot_be_exported_is_refused_and_nothing_is_written(run, export, tmp_path):
     path, _, _ = run()
