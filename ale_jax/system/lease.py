@@ -176,8 +176,11 @@ def _wait_for_end(folder: Path, number: int, seconds: float) -> None:
         if quiet >= seconds:
             return
         if _touched(path) != touched:
+            time.sleep(LOOK_S)  # what was touched may be half written: its name, or its end
             if not path.exists():
                 return  # it has ended, and a newer one has begun
+            if (owner := Owner.read(path)).is_gone:
+                return
             raise ValueError(
                 f"workdir {folder} is in use by {owner}: wait for it, stop it, or choose another "
                 "folder"

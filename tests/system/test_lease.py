@@ -1,5 +1,7 @@
 """One process at a time writes to a folder, whichever machine it runs on."""
 
+import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -169,6 +171,35 @@ def test_of_many_processes_one_gets_the_lease(tmp_path):
     outputs = [racer.communicate() for racer in racers]
     assert sorted(out for out, _ in outputs) == ["", "", "", "held\n"]
     assert sum("in use by process" in error for _, error in outputs) == 3
+
+
+def written_at_the_second_look(monkeypatch, path, owner):
+    """Lets the file of a lease be written between its reader's two looks at it."""
+    looks, look = [], lease._touched
+
+    def touched(path):
+        looks.append(path)
+        if len(looks) == 2:
+            path.write_text(json.dumps(dataclasses.asdict(owner)))
+        return look(path)
+
+    path.parent.mkdir()
+    path.touch()
+    monkeypatch.setattr(lease, "_touched", touched)
+
+
+def test_who_wrote_its_name_meanwhile_is_named(tmp_path, monkeypatch):
+    path = tmp_path / LEASE_DIR / "00000001"
+    written_at_the_second_look(monkeypatch, path, Owner.this())
+    with pytest.raises(ValueError, match=f"in use by process {os.getpid()}"):
+        require_free(tmp_path)
+
+
+def test_who_gives_its_lease_back_meanwhile_is_no_hindrance(tmp_path, monkeypatch):
+    path = tmp_path / LEASE_DIR / "00000001"
+    released = dataclasses.replace(Owner.this(), released=True)
+    written_at_the_second_look(monkeypatch, path, released)
+    require_free(tmp_path)
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"host": 1}', "\0"])
