@@ -67,6 +67,11 @@ def run_eval(values: Mapping[str, Any], options: Options, given: Collection[str]
       ValueError: the options or the config make no sense, or the folder holds another evaluation.
       RunFailed: the policy does not answer, or the episodes cannot be played.
     """
+    if unread := {"eval.tasks", "eval.every"}.intersection(given):
+        raise ValueError(
+            f"config.{min(unread)} is about a run's own evaluations: say --limit=N, how many items "
+            "this one has"
+        )
     config = resolved_config(values, given, Path(options.workdir) if options.workdir else None)
     families = families_of(config)
     prices = Prices.read(options.prices) if options.prices else None

@@ -67,6 +67,12 @@ def test_an_endpoint_is_evaluated_and_what_is_played_is_not_played_again(tmp_pat
         assert each.policy_tokens == len(each.messages[-1]["content"].split())
 
 
+def test_the_number_of_items_is_not_that_of_a_run(tmp_path, capsys):
+    code, _, err = evaluate(capsys, f"--out={tmp_path}/a", "--dry-run", "--config.eval.tasks=5")
+    assert code == 2 and "config.eval.tasks is about a run's own evaluations" in err
+    assert "say --limit=N" in err
+
+
 def test_a_policy_that_falls_silent_loses_nothing_that_was_played(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("ale_jax.worlds.endpoint.ATTEMPTS", 1)
     knowing, left = knows(8), iter(range(3))
