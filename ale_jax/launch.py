@@ -38,7 +38,7 @@ from ale_jax.command_line import (
 )
 from ale_jax.errors import EXIT_FAILED, RunFailed
 from ale_jax.sandbox.api import SandboxError
-from ale_jax.subcommands import COMMANDS, help_text
+from ale_jax.subcommands import COMMANDS, help_text, interrupted
 from ale_jax.system.allocator import use_tcmalloc
 from ale_jax.system.lasting_output import keep_writable
 from ale_jax.system.lease import require_free
@@ -114,10 +114,7 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
             return _export_episodes(options)
         return _launch(argv, command, options, overrides, run)
     except KeyboardInterrupt:
-        goes_on = "the same command continues from the last checkpoint"
-        if argv[1:2] == ["replay"]:
-            goes_on = "a replay starts over, with another --out"
-        print(f"interrupted: {goes_on}", file=sys.stderr)
+        print(f"interrupted: {interrupted(argv)}", file=sys.stderr)
         return INTERRUPTED
     except (ValueError, OSError, RunFailed, SandboxError, flags.Error) as error:
         if debug:

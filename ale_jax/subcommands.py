@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from absl import flags
@@ -153,12 +153,13 @@ TRAIN = "train"
 class Command:
     """A subcommand. takes: names of its flags besides those that all have. operands: what it takes
     without a name; those of other subcommands are refused. overrides: whether it takes those of a
-    config that is not named, but recorded."""
+    config that is not named, but recorded. interrupted: what is said after Ctrl-C."""
 
     meaning: str
     takes: tuple[str, ...]
     operands: str = ""
     overrides: bool = False
+    interrupted: str = "the same command starts over"
 
 
 _TRAINS = ("config", "workdir", "resume", "overwrite", "ray-address", *SEVERAL)
@@ -166,6 +167,7 @@ COMMANDS = {
     TRAIN: Command(
         "train, evaluate and report the run in --workdir (without a subcommand, too)",
         _TRAINS,
+        interrupted="the same command continues from the last checkpoint",
     ),
     "plan": Command(
         "print how much memory the run needs on each device, and whether it fits; needs no "
@@ -215,6 +217,7 @@ COMMANDS = {
             *("workers", "prices", "dry-run", "json"),
         ),
         overrides=True,
+        interrupted="the same command plays what is left",
     ),
     "replay": Command(
         "train again, without engine or sandboxes, from the steps that the run RUN has recorded "
@@ -223,6 +226,7 @@ COMMANDS = {
         ("out",),
         operands="RUN",
         overrides=True,
+        interrupted="a replay starts over, with another --out",
     ),
     "compare": Command(
         "say how evaluations (folders with an episodes.jsonl) differ from the first of them, item "
@@ -240,6 +244,13 @@ def help_text(command: str) -> Iterator[str]:
     yield ""
     for name in (*COMMANDS[command].takes, *EVERYWHERE):
         yield from row(FLAGS[name].typed(name), FLAGS[name].meaning)
+
+
+def interrupted(argv: Sequence[str]) -> str:
+    """Returns what the subcommand of a line says after Ctrl-C, which may come before the line is
+    understood."""
+    named = next((each for each in argv[1:] if each in COMMANDS), TRAIN)
+    return COMMANDS[named].interrupted
 
 
 def row(name: str, meaning: str) -> Iterator[str]:

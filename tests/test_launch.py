@@ -18,7 +18,7 @@ from ale_jax.errors import RolloutsFailed
 from ale_jax.files import write_json
 from ale_jax.launch import main
 from ale_jax.sandbox.api import SandboxStartError
-from ale_jax.subcommands import COMMANDS
+from ale_jax.subcommands import COMMANDS, interrupted
 from ale_jax.system import serve
 from ale_jax.system.authors_sampling import Defaults
 from ale_jax.system.hosts import run as hosts_run
@@ -280,6 +280,18 @@ def test_help_names_configs_and_algorithms(launch):
     described = dict(line.split(maxsplit=1) for line in out.splitlines() if " " in line.strip())
     assert described["smoke"].startswith("Do all parts of a run work together?")
     assert "experiments/vault" in described and described.keys() >= PRESETS.keys()
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("--config=smoke", "the same command continues from the last checkpoint"),
+        ("eval --config=smoke", "the same command plays what is left"),
+        ("compare evals/a evals/b", "the same command starts over"),
+    ],
+)
+def test_an_interrupted_command_says_how_it_goes_on(line, says):
+    assert interrupted(["ale-jax", *line.split()]) == says
 
 
 RUN_UNTIL_INTERRUPTED = """
