@@ -2,7 +2,8 @@
 
     python -m benchmarks.families [--quick] [--only=PART,...]
 
-parity: tiny random models of each family: logits, gradient and export against transformers'.
+parity: tiny random models of each family against transformers': logits and gradient, also of packed
+rows, tokens of the engine while weights change or conversations give way, and export.
 mutations: a thousand damaged or odd configurations: refused, or equal to transformers.
 compile: CPU seconds until the optimizer's update of 30 layers is compiled, divided by those of
 `optax.adamw` alone, of the same weights.

@@ -14,7 +14,8 @@ import jax
 import numpy as np
 
 from ale_jax.model.weights.load import load_params, open_checkpoint
-from benchmarks.families.parity import distance, forward
+from benchmarks.families.packed import distance
+from benchmarks.families.parity import forward
 from benchmarks.families.tiny import OF_FAMILY, VOCAB, class_of, make_model, their_logits
 from benchmarks.families.tiny_wrapped import OF_WRAPPER
 

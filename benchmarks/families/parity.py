@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -19,63 +17,66 @@ from ale_jax.model.params import Params, count_params
 from ale_jax.model.policy import hidden_states, logits
 from ale_jax.model.weights.export import export
 from ale_jax.model.weights.load import load_params, open_checkpoint
-from benchmarks.families.tiny import OF_FAMILY, VOCAB, make_model, their_logits
+from benchmarks.families.disturbed import preempted_as_alone, shared_as_alone, swapped_distance
+from benchmarks.families.packed import ALONE, PACKED, distances
+from benchmarks.families.tiny import OF_FAMILY, make_model
 from benchmarks.families.tiny_wrapped import OF_WRAPPER
 
-TOKENS = 65
 QUICK_FAMILIES = 3
 BAR = 1e-5  # of the largest number
+LOGIT_BAR = 2e-4  # of logits up to about 10
+COLUMNS = ("logits", "gradient", "packed", "swapped", "shared", "preempted", "export")
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    """Prints a row for each family: how far logits and the embedding's gradient are from
-    transformers', as a share of the largest, and whether transformers reads the export. Returns
-    how many families are equal."""
+    """Prints a row for each family. Returns how many are equal in all columns, and which of the
+    others differ in what.
+
+    logits, gradient: how far those of rows of one conversation are from transformers', as a share
+    of the largest. packed: the larger of both where two conversations are in a row. swapped: as
+    `swapped_distance`. shared, preempted: whether the engine's tokens are those that conversations
+    get alone, to the last bit. export: whether transformers reads the same weights from it.
+    """
     families = [*OF_FAMILY, *OF_WRAPPER][: QUICK_FAMILIES if quick else None]
-    print(f"{'family':<14}{'weights':>9}{'logits':>10}{'gradient':>10}  export")
-    equal = [name for name in families if _row(name)]
-    return {"families_equal": len(equal), "families_tried": len(families)}
+    print(f"{'family':<17}{'weights':>8}" + "".join(f"{name:>10}" for name in COLUMNS))
+    unlike = {family: names for family in families if (names := _row(family))}
+    return {
+        "families_equal": len(families) - len(unlike),
+        "families_tried": len(families),
+        "families_unlike": unlike,
+    }
 
 
-def _row(family: str) -> bool:
+def _row(family: str) -> list[str]:
+    """Prints a row; returns the columns that are above their bar, or differ."""
     with tempfile.TemporaryDirectory() as folder:
         model = make_model(family)
         model.save_pretrained(folder)
         checkpoint = open_checkpoint(folder)
         shape, params = checkpoint.shape, load_params(checkpoint)
         exported = _is_exported(model, params, shape, Path(folder) / "out")
-    of_logits, of_gradient = _distances(model, params, shape)
-    print(
-        f"{family:<14}{count_params(shape)[0]:>9}{of_logits:>10.1e}{of_gradient:>10.1e}  "
-        f"{'equal' if exported else 'differs'}",
-        flush=True,
+    found = (
+        *distances(model, params, shape, ALONE),
+        max(distances(model, params, shape, PACKED)),
+        swapped_distance(model, params, shape),
+        shared_as_alone(params, shape),
+        preempted_as_alone(params, shape),
+        exported,
     )
-    return exported and max(of_logits, of_gradient) <= BAR
+    row = "".join(f"{_told(value):>10}" for value in found)
+    print(f"{family:<17}{count_params(shape)[0]:>8}{row}", flush=True)
+    bars = {"swapped": LOGIT_BAR}
+    return [
+        name
+        for name, value in zip(COLUMNS, found, strict=True)
+        if not (value if isinstance(value, bool) else value <= bars.get(name, BAR))
+    ]
 
 
-def _distances(model: PreTrainedModel, params: Params, shape: PolicyShape) -> tuple[float, float]:
-    tokens_BT = np.random.default_rng(0).integers(3, VOCAB, (2, TOKENS)).astype(np.int32)
-    gradient, ours_BTV = _graded(params, tokens_BT, shape)
-    tokens = torch.from_numpy(tokens_BT).long()
-    theirs = model(tokens).logits
-    loss = torch.nn.functional.cross_entropy(theirs[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
-    model.zero_grad()
-    loss.backward()
-    embedding = model.get_input_embeddings().weight.grad.numpy()
-    return (
-        distance(ours_BTV, their_logits(model, tokens_BT)),
-        distance(gradient["embed_VD"], embedding),
-    )
-
-
-@partial(jax.jit, static_argnums=2)
-def _graded(params: Params, tokens_BT: jax.Array, shape: PolicyShape) -> tuple[Params, jax.Array]:
-    def loss(params: Params) -> tuple[jax.Array, jax.Array]:
-        logits_BTV = forward(params, tokens_BT, shape)
-        logp_BTV = jax.nn.log_softmax(logits_BTV[:, :-1])
-        return -jnp.take_along_axis(logp_BTV, tokens_BT[:, 1:, None], axis=-1).mean(), logits_BTV
-
-    return jax.grad(loss, has_aux=True)(params)
+def _told(value: float | bool) -> str:
+    if isinstance(value, bool):
+        return "equal" if value else "differs"
+    return f"{value:.1e}"
 
 
 def forward(params: Params, tokens_BT: jax.Array, shape: PolicyShape) -> jax.Array:
@@ -84,11 +85,6 @@ def forward(params: Params, tokens_BT: jax.Array, shape: PolicyShape) -> jax.Arr
     ones_BT = jnp.ones_like(tokens_BT)
     hidden_BTD, _ = hidden_states(params, tokens_BT, position_BT, ones_BT, shape)
     return logits(params, hidden_BTD, shape.logit_cap)
-
-
-def distance(found: jax.Array, expected: np.ndarray) -> float:
-    """Returns the largest difference, as a share of the largest number."""
-    return float(np.abs(np.asarray(found) - expected).max() / np.abs(expected).max())
 
 
 def _is_exported(model: PreTrainedModel, params: Params, shape: PolicyShape, out: Path) -> bool:
