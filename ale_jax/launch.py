@@ -250,13 +250,17 @@ def _doctor(resolve: Resolve, options: flags.FlagValues, host: HostOptions, repo
 
 def _plan(resolve: Resolve) -> int:
     from ale_jax.system.plan import make_plan
+    from ale_jax.system.serving_plan import plan_named_adapters
     from ale_jax.system.sources import check_sources
 
     config = resolve()
     check_sources(config, fetch=False)
-    plan = make_plan(config)
-    print(plan)
+    print(plan := make_plan(config))
     plan.require_fit()
+    if config.serve.adapters:
+        print("to serve the adapters, which the run itself does not hold:")
+        print(serving := plan_named_adapters(config, functools.partial(print, file=sys.stderr)))
+        serving.require_fit()
     return 0
 
 

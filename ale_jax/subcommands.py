@@ -87,7 +87,8 @@ FLAGS = {
         flags.DEFINE_string,
         "newest",
         "POLICY",
-        "newest or step:N of the run in --workdir, hf:DIR or hf:ORG/NAME with weights, or "
+        "newest or step:N of the run in --workdir, hf:DIR or hf:ORG/NAME with weights, and "
+        "hf:DIR#NAME with that of serve.adapters, or "
         "http://HOST/v1#MODEL of OpenAI's API, with its key in ALE_POLICY_KEY",
     ),
     "samples": Flag(flags.DEFINE_integer, 1, "N", "episodes of each item"),

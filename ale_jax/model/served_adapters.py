@@ -34,7 +34,7 @@ def side_by_side(adapters: Sequence[list[Params]], shape: PolicyShape) -> list[P
     adapters: of each the maps of each layer, "a" [*stack, *in, rank] with its scale, and "b"
     [*stack, rank, *out]. The maps of one may differ in rank.
     """
-    table = _table(adapters, shape)
+    table = joined_table(adapters, shape)
     joined = jax.tree.map(lambda param: np.zeros(param.shape, np.float32), table, is_leaf=is_param)
     start = 0
     for layers, rank in zip(adapters, ranks(adapters), strict=True):
@@ -65,7 +65,7 @@ def of_column(adapters: Sequence[list[Params]]) -> np.ndarray:
 
 def placed(adapters: Sequence[list[Params]], shape: PolicyShape, mesh: Mesh) -> list[Params]:
     """Returns the adapters side by side, sharded over the mesh as the learner's are."""
-    places = table_shardings(_table(adapters, shape), mesh)
+    places = table_shardings(joined_table(adapters, shape), mesh)
 
     def place(array: np.ndarray, where: jax.sharding.Sharding) -> jax.Array:
         return jax.make_array_from_callback(array.shape, where, array.__getitem__)
@@ -82,6 +82,7 @@ def for_rows(params: Params, slot_B: jax.Array | None = None) -> Params:
     return params | {USES: params[OF_COLUMN][None, None] == adapter_B[:, None, None]}
 
 
-def _table(adapters: Sequence[list[Params]], shape: PolicyShape) -> Any:
+def joined_table(adapters: Sequence[list[Params]], shape: PolicyShape) -> Any:
+    """Returns the adapter that these are side by side, as a tree of `Param`."""
     names = [sorted(set[str]().union(*layer)) for layer in zip(*adapters, strict=True)]
     return adapter_table(shape, names, sum(ranks(adapters)))

@@ -159,13 +159,12 @@ def _player(config: RunConfig, options: Options, sampling: Sampling) -> Iterator
             yield given, play
         return
     if given.startswith(FOLDER):
-        source = given.removeprefix(FOLDER)
-        weights = pinned(source) if is_name(source) else str(Path(source).resolve())
-        weighed = dataclasses.replace(config_with_weights(config, weights), lora=FULL)
-        with serving(weighed, None, "127.0.0.1", 0, as_in_run=True) as policy:
-            endpoint = Endpoint(policy.url, config.name, policy.key)
+        weighed, model, name = _weighed(config, given)
+        say = functools.partial(print, file=sys.stderr)
+        with serving(weighed, None, "127.0.0.1", 0, as_in_run=True, say=say) as policy:
+            endpoint = Endpoint(policy.url, model, policy.key)
             with _by_endpoint(config, options, sampling, endpoint) as play:
-                yield given, play
+                yield name, play
         return
     step = _step(given)
     if path is None:
@@ -178,6 +177,27 @@ def _player(config: RunConfig, options: Options, sampling: Sampling) -> Iterator
             )
 
         yield policy_name(run.step, path), play
+
+
+def _weighed(config: RunConfig, given: str) -> tuple[RunConfig, str, str]:
+    """Returns the config with the weights of hf:SOURCE, or hf:SOURCE#NAME with the adapter NAME of
+    `serve.adapters`, and no other; the model to ask; and the policy's name. ValueError if there is
+    no such adapter."""
+    source, _, adapter = given.removeprefix(FOLDER).partition("#")
+    weights = pinned(source) if is_name(source) else str(Path(source).resolve())
+    weighed = dataclasses.replace(config_with_weights(config, weights), lora=FULL)
+    folders = config.serve.folders
+    if adapter and adapter not in folders:
+        raise ValueError(
+            f"--policy={given}: there is no adapter {adapter!r:.80} in config.serve.adapters, but "
+            f"{', '.join(folders) or 'none'}: name its folder there, as {adapter}=FOLDER"
+        )
+    chosen = (f"{adapter}={folders[adapter]}",) if adapter else ()
+    serve = dataclasses.replace(config.serve, adapters=chosen)
+    weighed = dataclasses.replace(weighed, serve=serve)
+    if not adapter:
+        return weighed, config.name, given
+    return weighed, adapter, f"{given}={Path(folders[adapter]).resolve()}"
 
 
 def _step(given: str) -> int | None:

@@ -54,6 +54,11 @@ from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.teacher import teacher_bytes
 
 GIB = 1 << 30
+TRAINING_REMEDY = (
+    "shard over more devices (mesh.fsdp, expert, tensor), or lower engine.pages (then fewer tokens "
+    "of conversations are on the devices at once, and others wait on the host) or "
+    "learn.microbatch_rows, or set learn.remat to layers"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,13 +71,15 @@ class Need:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a run needs of each device. needs: at the moment of peak use. has: bytes available on a
-    device; 0 if unknown."""
+    """What a run, or something else, needs of each device. needs: at the moment of peak use. has:
+    bytes available on a device; 0 if unknown. remedy: if it does not fit."""
 
     chip: str
     mesh: dict[str, int]
     needs: tuple[Need, ...]
     has: int
+    what: str = "the run"
+    remedy: str = TRAINING_REMEDY
 
     @property
     def total(self) -> int:
@@ -90,22 +97,27 @@ class Plan:
         if self.has and self.total > self.has:
             most = max(self.needs, key=lambda need: need.bytes)
             raise ValueError(
-                f"the run needs {self.total / GIB:.1f} GiB of each {self.chip}, which has "
+                f"{self.what} needs {self.total / GIB:.1f} GiB of each {self.chip}, which has "
                 f"{self.has / GIB:.1f}; the largest part, {most.bytes / GIB:.1f}, is {most.what}: "
-                "shard over more devices (mesh.fsdp, expert, tensor), or lower engine.pages (then "
-                "fewer tokens of conversations are on the devices at once, and others wait on the "
-                "host) or learn.microbatch_rows, or set learn.remat to layers"
+                + self.remedy
             )
 
 
 def make_plan(config: RunConfig) -> Plan:
     """Plans for the chips that `config.hardware` names, or else for the local devices."""
+    chip, mesh, has = planned(config)
+    policy = policy_shape(config, config.tokenizer.vocab_size)
+    return Plan(chip, dict(mesh.shape), tuple(_needs(config, policy, mesh)), has)
+
+
+def planned(config: RunConfig) -> tuple[str, AbstractMesh, int]:
+    """Returns what is planned for: the chip, the mesh, and the bytes that a device has; 0 if that
+    is unknown."""
     hardware = config.hardware
     chip = hardware.chip or jax.devices()[0].device_kind
     sizes = mesh_sizes(config.mesh, hardware.devices or jax.device_count())
-    policy = policy_shape(config, config.tokenizer.vocab_size)
     has = int(CHIPS[chip] * GIB) if hardware.chip else _memory_of(jax.local_devices()[0])
-    return Plan(chip, sizes, tuple(_needs(config, policy, abstract_mesh(sizes))), has)
+    return chip, abstract_mesh(sizes), has
 
 
 def _memory_of(device: jax.Device) -> int:
@@ -125,28 +137,33 @@ def _needs(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> list[N
 
 def _always(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
     whole, moved = (abstract_trained(policy, lora, mesh) for lora in (FULL, config.lora))
-    yield Need("weights, float32", _bytes(whole) + (_bytes(moved) if config.lora.rank else 0))
+    yield Need("weights, float32", bytes_of(whole) + (bytes_of(moved) if config.lora.rank else 0))
     if config.algo.old_logp == "generating":
         older = StalenessGate(config.rl.alpha, config.rl.groups_per_step).max_age
         if older:
-            yield Need("weights of older versions, for pi_old", older * _bytes(moved))
+            yield Need("weights of older versions, for pi_old", older * bytes_of(moved))
     if config.teacher.stays and (teacher := teacher_bytes(config, policy, mesh)):
         yield Need("weights of the teacher", teacher)
     if config.algo.loss.reads_reference and not config.teacher.is_given:
-        yield Need("weights of the reference", _bytes(moved))
+        yield Need("weights of the reference", bytes_of(moved))
     optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
     moments = jax.eval_shape(optimizer.init, moved)
     places = place_moments(optimizer, moved, mesh)
-    yield Need("moments of the optimizer", _bytes(_placed(moments, places)))
-    engine = _engine_mesh(config, mesh)
+    yield Need("moments of the optimizer", bytes_of(_placed(moments, places)))
+    yield from sampler_needs(config, policy, mesh)
+    if critics := abstract_critics(config.critics, policy, mesh):
+        yield Need("critics: weights and moments", sum(map(bytes_of, critics)))
+
+
+def sampler_needs(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
+    """Yields what an engine holds beside the learner's weights. mesh: of the learner."""
+    engine = engine_mesh(config, mesh)
     if own := _sampler_bytes(config, policy, mesh, engine):
         stored_as = config.engine.weights
         name = config.learn.compute_dtype if stored_as == SAME else stored_as
         yield Need(f"weights of the sampler, {name}", own)
     if config.lora.rank:
         yield Need("adapters of the sampler", _sampler_adapters(config, policy, engine))
-    if critics := abstract_critics(config.critics, policy, mesh):
-        yield Need("critics: weights and moments", sum(map(_bytes, critics)))
     (cache, states), shape = _cache_bytes(config, policy, engine), config.engine
     yield Need("keys and values of the sampler", cache)
     if states:
@@ -191,7 +208,7 @@ def _updating(
     compute = config.learn
     # The second copy is the gradient of the microbatch that is being computed.
     alone, stacked = _gradient_bytes(shape, lora, compute.compute_dtype, mesh)
-    moved = _bytes(abstract_trained(shape, lora, mesh))
+    moved = bytes_of(abstract_trained(shape, lora, mesh))
     yield Need("gradients, float32: the sum and one more", moved + alone)
     if stacked:
         yield Need("weights of the layers, stacked, and their gradient", stacked)
@@ -205,8 +222,8 @@ def _updating(
 
 
 def _publishing(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
-    yield Need("weights before the step", _bytes(abstract_trained(policy, config.lora, mesh)))
-    engine = _engine_mesh(config, mesh)
+    yield Need("weights before the step", bytes_of(abstract_trained(policy, config.lora, mesh)))
+    engine = engine_mesh(config, mesh)
     if config.lora.rank:
         yield Need(
             "adapters of the sampler, next version", _sampler_adapters(config, policy, engine)
@@ -220,8 +237,8 @@ def _total(needs: Sequence[Need]) -> int:
     return sum(need.bytes for need in needs)
 
 
-def _bytes(tree: Any) -> int:
-    """Bytes of one device's shards."""
+def bytes_of(tree: Any) -> int:
+    """Returns the bytes of one device's shards."""
     leaves = jax.tree.leaves(tree)
     return sum(
         math.prod(x.sharding.shard_shape(x.shape)) * jnp.dtype(x.dtype).itemsize for x in leaves
@@ -236,8 +253,8 @@ def _gradient_bytes(
 
     Adapters are small. The weights that they lie beside are stacked, and have no gradient.
     """
-    moved = _bytes(abstract_trained(shape, lora, mesh))
-    layers = _bytes(scanned(shape.layers, abstract_trained(shape, FULL, mesh)["layers"]))
+    moved = bytes_of(abstract_trained(shape, lora, mesh))
+    layers = bytes_of(scanned(shape.layers, abstract_trained(shape, FULL, mesh)["layers"]))
     stacked = layers * jnp.dtype(dtype).itemsize // 4
     return (moved, stacked) if lora.rank else (moved - layers, 2 * stacked)
 
@@ -267,9 +284,9 @@ def _placed(tree: Any, places: Any) -> Any:
     )
 
 
-def _engine_mesh(config: RunConfig, mesh: AbstractMesh) -> AbstractMesh:
-    """The mesh of one engine. ValueError if a process cannot be divided among engines, or experts
-    or heads over one of them."""
+def engine_mesh(config: RunConfig, mesh: AbstractMesh) -> AbstractMesh:
+    """Returns the mesh of one engine. ValueError if a process cannot be divided among engines, or
+    experts or heads over one of them."""
     hardware = config.hardware
     of_process = hardware.devices_per_process if hardware.chip else jax.local_device_count()
     devices = devices_of_engine(of_process or mesh.size, config.rollout.devices_per_engine)
@@ -285,13 +302,20 @@ def _sampler_bytes(
         return 0
     serve = partial(served_weights, shape=policy, dtype=dtype, stored_as=stored_as)
     weights = jax.eval_shape(serve, abstract_trained(policy, FULL, mesh))
-    return _bytes(_placed(weights, sampler_shardings(weights, policy, engine)))
+    return bytes_of(_placed(weights, sampler_shardings(weights, policy, engine)))
 
 
 def _sampler_adapters(config: RunConfig, policy: PolicyShape, engine: AbstractMesh) -> int:
-    entries = {"adapters": abstract_trained(policy, config.lora, engine)}
-    adapters = jax.eval_shape(partial(served_adapters, dtype=config.learn.compute_dtype), entries)
-    return _bytes(_placed(adapters, adapter_shardings(adapters, policy, engine)))
+    adapters = abstract_trained(policy, config.lora, engine)
+    return adapter_bytes(adapters, config.learn.compute_dtype, policy, engine)
+
+
+def adapter_bytes(learned: Any, dtype: str, policy: PolicyShape, engine: AbstractMesh) -> int:
+    """Returns the bytes of one device's part of a sampler's adapters. learned: the learner's, as
+    shapes. engine: the mesh of the sampler."""
+    serve = partial(served_adapters, dtype=dtype)
+    adapters = jax.eval_shape(serve, {"adapters": learned})
+    return bytes_of(_placed(adapters, adapter_shardings(adapters, policy, engine)))
 
 
 def _cache_bytes(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> tuple[int, int]:
@@ -303,7 +327,7 @@ def _cache_bytes(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> 
     room = engine.pages, engine.page_tokens, dtype, engine.max_sequences, platform
     cache = jax.eval_shape(partial(empty_cache, policy, *room))
     sizes = [
-        _bytes(_placed(kept, jax.tree.map(lambda _, place=place: place, kept)))
+        bytes_of(_placed(kept, jax.tree.map(lambda _, place=place: place, kept)))
         for kept, place in zip(cache, cache_shardings(policy, mesh), strict=True)
     ]
     of_states = sum(n for n, kept in zip(sizes, cache, strict=True) if states_of([kept]))

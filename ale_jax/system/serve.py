@@ -15,7 +15,6 @@ import numpy as np
 
 from ale_jax.config.engine import PLAIN
 from ale_jax.config.run import RunConfig
-from ale_jax.config.serve import AUTO, ServeConfig
 from ale_jax.engine.engine import Engine
 from ale_jax.engine.engines import Engines
 from ale_jax.gateway.app import make_app
@@ -34,6 +33,7 @@ from ale_jax.system.authors_sampling import Defaults, serving_defaults
 from ale_jax.system.collector import spared_by_collector
 from ale_jax.system.compilation import keep_compiled
 from ale_jax.system.served_adapters import check_served, read_served
+from ale_jax.system.serving_plan import sized
 from ale_jax.system.sources import check_weights, given_tokenizer
 from ale_jax.system.states import first_weights, newest_state
 from ale_jax.system.workdir import Workdir
@@ -84,14 +84,11 @@ def serving(
     the adapters of `serve.adapters` are served by their names. port: 0 for a free one. At its end,
     calls in progress may finish for `serve.finish_seconds`; then they are answered with 503.
 
-    as_in_run: with the sizes and the type of the run's engine, for as many episodes, and without
-    `serve.adapters`.
+    as_in_run: with the sizes and the type of the run's engine, for as many episodes.
     say: is told what is compiled, before and after.
 
     ValueError if there is none, another process uses the folder, or adapters do not fit.
     """
-    if as_in_run:
-        config = dataclasses.replace(config, serve=ServeConfig())
     check_served(config)
     # Before the weights, which take long to read. The vocabulary does not matter here.
     adapters = read_served(config, policy_shape(config, config.tokenizer.vocab_size), say)
@@ -136,18 +133,9 @@ def serving(
 
 
 def _sized(config: RunConfig) -> RunConfig:
-    """Returns the config with the sizes and the type of `serve` in place of the run's."""
-    mesh, serve = make_mesh(config.mesh), config.serve
-    dtype = serve.compute_dtype
-    if dtype == AUTO:
-        on_cpu = mesh.devices.flat[0].platform == "cpu"
-        dtype = "float32" if on_cpu else config.learn.compute_dtype
+    mesh = make_mesh(config.mesh)
     meshes = engine_meshes(mesh, config.rollout.devices_per_engine)
-    return dataclasses.replace(
-        config,
-        learn=dataclasses.replace(config.learn, compute_dtype=dtype),
-        engine=serve.engine(config.engine, num_data_shards(meshes[0])),
-    )
+    return sized(config, mesh.devices.flat[0].platform, num_data_shards(meshes[0]))
 
 
 def _newest(config: RunConfig, path: Path) -> _Policy:
