@@ -111,7 +111,14 @@ class RolloutConfig(Settings):
     devices_per_engine: int = setting(
         0,
         "accelerators of one engine, which has engine.max_sequences slots, and a copy of the "
-        "weights; 0: one engine on all those of a process.",
+        "weights; 0: one engine on all those of a process that sample.",
+        at_least=0,
+    )
+    engine_devices: int = setting(
+        0,
+        "accelerators of each process, its last ones, that only sample. Then `mesh` is of the "
+        "others, which only learn, at the same time, and new weights are sent over; 0: all do "
+        "both.",
         at_least=0,
     )
     workers: str = setting(

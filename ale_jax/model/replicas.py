@@ -3,16 +3,17 @@
 Where several processes train together, the learner's mesh spans their devices. A decode step must
 not wait for other hosts, so each process has an engine of its own, or several, each with a whole
 copy of the weights divided over its devices. One program for each form of layer makes all copies
-from the learner's shards.
+from the learner's shards. Engines that have devices for themselves are sent what the program makes
+on the learner's devices of their process.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -62,15 +63,21 @@ def devices_of_engine(of_process: int, devices_per_engine: int) -> int:
     if of_process % (devices_per_engine or of_process):
         raise ValueError(
             f"rollout.devices_per_engine {devices_per_engine} does not divide the {of_process} "
-            "devices of a process"
+            "devices of a process that sample"
         )
     return devices_per_engine or of_process
 
 
-def engine_meshes(mesh: Mesh, devices_per_engine: int) -> list[Mesh]:
-    """Returns the meshes of this process's engines, see `engine_sizes`. devices_per_engine: see
-    `devices_of_engine`."""
-    blocks = _by_engine(mesh, devices_per_engine)
+def engine_meshes(mesh: Mesh, devices_per_engine: int, engine_devices: int = 0) -> list[Mesh]:
+    """Returns the meshes of this process's engines, see `engine_sizes`. mesh: the learner's.
+    devices_per_engine: see `devices_of_engine`. engine_devices: those that the engines have for
+    themselves, the last ones of the process; 0: they have the learner's."""
+    if engine_devices:
+        apart = np.array(jax.local_devices()[-engine_devices:])
+        assert set(apart).isdisjoint(mesh.devices.flat), "the learner has only the others"
+        blocks = apart.reshape(-1, devices_of_engine(engine_devices, devices_per_engine))
+    else:
+        blocks = _by_engine(mesh, devices_per_engine)
     sizes = engine_sizes(mesh.shape, blocks.shape[1])
     return [
         Mesh(block.reshape(tuple(sizes.values())), mesh.axis_names, axis_types=mesh.axis_types)
@@ -113,15 +120,15 @@ class SamplingCopy:
         compute: Compute,
         mesh: Mesh,
         stored_as: str,
-        devices_per_engine: int = 0,
+        engines: Sequence[Mesh],
     ):
-        """mesh: the learner's, over which the given weights are sharded."""
-        own = engine_meshes(mesh, devices_per_engine)
-        if own == [mesh]:
-            self._copies: _OnMesh | _OnEngines = _OnMesh(policy, compute, mesh, stored_as)
+        """mesh: the learner's, over which the given weights are sharded. engines: `engine_meshes`
+        of it."""
+        if engines[0].devices.flat[0] in mesh.devices:
+            self._copies = _copies(policy, compute, mesh, stored_as, engines)
         else:
-            blocks = _by_engine(mesh, devices_per_engine)
-            self._copies = _OnEngines(policy, compute.compute_dtype, stored_as, own, blocks)
+            near = _copies(policy, compute, mesh, stored_as, engine_meshes(mesh, 0))
+            self._copies = _Apart(near, policy, engines)
         self._base: tuple[Params, list[Params]] | None = None  # of which weights, and the copies
 
     def __call__(self, params: Params) -> list[Params]:
@@ -138,6 +145,51 @@ class SamplingCopy:
 def _same_arrays(one: Params, other: Params) -> bool:
     pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
     return all(a is b for a, b in pairs)
+
+
+class _Copies(Protocol):
+    """Makes the copies of each engine of this process."""
+
+    def base(self, params: Params) -> list[Params]:
+        """Of weights without adapters."""
+
+    def adapters(self, params: Params) -> list[list[Params]]:
+        """Of adapters, `entries`."""
+
+
+def _copies(
+    policy: PolicyShape, compute: Compute, mesh: Mesh, stored_as: str, engines: Sequence[Mesh]
+) -> _Copies:
+    """Of engines on the learner's devices."""
+    if engines == [mesh]:
+        return _OnMesh(policy, compute, mesh, stored_as)
+    blocks = _by_engine(mesh, engines[0].size)
+    return _OnEngines(policy, compute.compute_dtype, stored_as, engines, blocks)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Apart:
+    """For engines on other devices of the process than the learner's, on which `near` makes one
+    copy.
+
+    That copy is cut along `expert` and `tensor` as each engine's is, so that every part which a
+    device needs is whole on another one, and is sent from there without passing through the host.
+    Nobody waits for it but the engine's next dispatch.
+    """
+
+    near: _Copies
+    policy: PolicyShape
+    engines: Sequence[Mesh]
+
+    def base(self, params: Params) -> list[Params]:
+        (near,) = self.near.base(params)
+        places = (sampler_shardings(near, self.policy, mesh) for mesh in self.engines)
+        return [jax.device_put(near, each) for each in places]
+
+    def adapters(self, params: Params) -> list[list[Params]]:
+        (near,) = self.near.adapters(params)
+        places = (adapter_shardings(near, self.policy, mesh) for mesh in self.engines)
+        return [jax.device_put(near, each) for each in places]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +221,12 @@ class _OnEngines:
     """
 
     def __init__(
-        self, policy: PolicyShape, dtype: str, stored_as: str, own: list[Mesh], blocks: np.ndarray
+        self,
+        policy: PolicyShape,
+        dtype: str,
+        stored_as: str,
+        own: Sequence[Mesh],
+        blocks: np.ndarray,
     ):
         """blocks: the devices of each engine of each process, [E, n]."""
         self._policy, self._dtype, self._stored_as, self._own = policy, dtype, stored_as, own

@@ -7,7 +7,8 @@ import contextlib
 import dataclasses
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 
 import jax
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
@@ -30,7 +31,7 @@ RULES: dict[str, tuple[str, ...]] = {
 # For the weights that the sampler reads in every decode step, where none may be gathered.
 SAMPLER_RULES = {axis: places for axis, places in RULES.items() if axis != "embed"}
 
-_DISPATCHING = threading.RLock()
+_ORDERS: dict[jax.Device, threading.RLock] = {}
 _AUTO = (AxisType.Auto,)  # the compiler shards what we do not
 
 
@@ -52,10 +53,12 @@ def mesh_sizes(shape: MeshShape, devices: int) -> dict[str, int]:
     return given | {"data": devices // others}
 
 
-def make_mesh(shape: MeshShape) -> Mesh:
-    """Returns a mesh over all devices of the run; one device is a mesh of ones."""
-    sizes = mesh_sizes(shape, jax.device_count())
-    return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=_AUTO * len(sizes))
+def make_mesh(shape: MeshShape, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """Returns a mesh over these devices, or over all of the run; one device is a mesh of ones."""
+    count = jax.device_count() if devices is None else len(devices)
+    sizes = mesh_sizes(shape, count)
+    kinds = _AUTO * len(sizes)
+    return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=kinds, devices=devices)
 
 
 def current_device() -> jax.Device | AbstractDevice:
@@ -154,16 +157,23 @@ def check_rows(rows: int, mesh: Mesh) -> None:
 
 @contextlib.contextmanager
 def dispatching(mesh: Mesh | None) -> Iterator[None]:
-    """Lets no other thread dispatch programs within the block.
+    """Lets no other thread dispatch programs to a device of the mesh within the block.
 
-    The learner and the engine dispatch programs from two threads. A program on several devices
-    waits for all of them. If one device is given the programs of both threads in one order, and
-    another device in the other order, each waits for the other forever. Whoever need not read the
-    result should leave the block when the program is dispatched. A mesh of one device needs no
-    order.
+    The learner and each engine dispatch programs from threads of their own. A program on several
+    devices waits for all of them. If one device is given the programs of two threads in one order,
+    and another device in the other order, each waits for the other forever. Whoever need not read
+    the result should leave the block when the program is dispatched. A mesh of one device needs no
+    order, and meshes that share no device need none between them.
     """
-    if mesh is None or mesh.devices.size == 1:
+    with contextlib.ExitStack() as held:
+        if mesh is not None and mesh.devices.size > 1:
+            for order in _orders(mesh):
+                held.enter_context(order)
         yield
-        return
-    with _DISPATCHING:
-        yield
+
+
+@cache
+def _orders(mesh: Mesh) -> list[threading.RLock]:
+    """The locks of this process's devices, always in the same order."""
+    devices = sorted(mesh.local_devices, key=lambda device: device.id)
+    return [_ORDERS.setdefault(device, threading.RLock()) for device in devices]

@@ -19,14 +19,15 @@ from ale_jax.config.run import RunConfig
 from ale_jax.configs.algorithms import PRESETS
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.files import read_json
-from ale_jax.model.sharding import check_rows, make_mesh, param_shardings
+from ale_jax.model.sharding import check_rows, param_shardings
+from ale_jax.model.sides import learner_mesh
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.monitor.evaluations import wilson_interval
 from ale_jax.monitor.run_files import CONFIG_FILE
 from ale_jax.records import MAX_CUT_MASKS
 from ale_jax.sandbox.booting import PROXY_PORT
 from ale_jax.sandbox.egress.uplink import DIRECT
-from ale_jax.system.plan import make_plan
+from ale_jax.system.plan import plan_here
 from ale_jax.system.sources import check_sources, with_other_weights, with_sources
 from ale_jax.system.task_checks import check_tasks, needs_sandbox
 from ale_jax.system.teacher import check_distillation
@@ -157,15 +158,13 @@ def check_devices(config: RunConfig) -> None:
         raise ValueError(
             "JAX_PLATFORMS leaves out the CPU, on which credit is computed: add it, as in cuda,cpu"
         ) from error
-    mesh = make_mesh(config.mesh)
+    mesh = learner_mesh(config)
     check_rows(config.learn.microbatch_rows, mesh)
     # With a tokenizer of its own, the vocabulary size is not known before that is loaded.
     if config.weights or not config.tokenizer.path:
         param_shardings(policy_shape(config, config.tokenizer.vocab_size), mesh)
     check_sources(config)
-    # The run happens on the local devices, whatever hardware the config names.
-    here = dataclasses.replace(config.hardware, chip="", devices=0)
-    make_plan(dataclasses.replace(config, hardware=here)).require_fit()
+    plan_here(config).require_fit()
 
 
 def _check_engine(config: RunConfig) -> None:

@@ -8,8 +8,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-
 from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.fields import flat
 from ale_jax.config.hardware import CHIPS, HardwareConfig, MeshShape
@@ -21,8 +19,10 @@ from ale_jax.model.sharding import (
     num_data_shards,
     param_shardings,
 )
+from ale_jax.model.sides import num_learners
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.checks import check_sections, config_with_weights, resolved_config
+from ale_jax.system.engine_memory import engine_mesh
 from ale_jax.system.plan import GIB, Plan, make_plan
 
 AUTO = "auto"
@@ -108,7 +108,7 @@ def fitted(config: RunConfig) -> tuple[RunConfig, Plan]:
     """
     refused: ValueError | None = None
     shape = policy_shape(config, config.tokenizer.vocab_size)
-    for mesh in _meshes(shape, config.hardware.devices or jax.device_count()):
+    for mesh in _meshes(shape, num_learners(config)):
         try:
             _planned(config, mesh, PAGES[-1], ROWS[-1])
         except ValueError as error:
@@ -147,12 +147,12 @@ def _planned(config: RunConfig, mesh: MeshShape, fewer: int, rows: int) -> tuple
 
     fewer: what the pages are divided by. rows: of a microbatch on each device.
     """
-    sizes = mesh_sizes(mesh, config.hardware.devices or jax.device_count())
-    shards = num_data_shards(abstract_mesh(sizes))
+    learner = abstract_mesh(mesh_sizes(mesh, num_learners(config)))
+    of_engine, shards = map(num_data_shards, (engine_mesh(config, learner), learner))
     engine = dataclasses.replace(
         config.engine,
-        max_sequences=_multiple(config.engine.max_sequences, shards),
-        pages=_multiple(config.engine.pages // fewer, shards),
+        max_sequences=_multiple(config.engine.max_sequences, of_engine),
+        pages=_multiple(config.engine.pages // fewer, of_engine),
     )
     # A step does not fill more rows than its trajectories have tokens for.
     tokens = config.rl.groups_per_step * config.rl.group_size * engine.max_sequence_length

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -21,26 +19,17 @@ from ale_jax.config.architecture import (
     ShortConv,
 )
 from ale_jax.config.hardware import CHIPS
-from ale_jax.config.model import FULL, SAME, LoraShape
+from ale_jax.config.model import FULL, LoraShape
 from ale_jax.config.run import RunConfig
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.learn.critics import abstract_critics
 from ale_jax.learn.state import abstract_trained, make_optimizer, place_moments
 from ale_jax.model.capacity_dispatch import SLACK
 from ale_jax.model.gated_delta import CHUNK
-from ale_jax.model.guides import guides_bytes, masks_bytes
+from ale_jax.model.guides import masks_bytes
 from ale_jax.model.layers import scanned
-from ale_jax.model.memory import cache_shardings, empty_cache
 from ale_jax.model.params import is_param, param_table
 from ale_jax.model.policy import SCORE_BLOCK
-from ale_jax.model.replicas import devices_of_engine, engine_sizes
-from ale_jax.model.sampling_weights import (
-    adapter_shardings,
-    has_own_weights,
-    sampler_shardings,
-    served_adapters,
-    served_weights,
-)
 from ale_jax.model.sharding import (
     RULES,
     SAMPLER_RULES,
@@ -49,8 +38,10 @@ from ale_jax.model.sharding import (
     num_data_shards,
     param_shardings,
 )
-from ale_jax.model.state_memory import states_of
+from ale_jax.model.sides import num_devices, num_learners
 from ale_jax.model.weights.shape import policy_shape
+from ale_jax.system.engine_memory import engine_mesh, engine_needs, next_version, sent_weights
+from ale_jax.system.needs import Need, bytes_of, placed, total
 from ale_jax.system.teacher import teacher_bytes
 
 GIB = 1 << 30
@@ -62,44 +53,62 @@ TRAINING_REMEDY = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Need:
-    """Bytes of one device's memory, and what they are used for."""
+class Side:
+    """What a run needs of each of some devices. name: of what they are for; empty if all are for
+    the same. mesh: of the learner, or of one engine. needs: at the moment of peak use."""
 
-    what: str
-    bytes: int
+    name: str
+    devices: int
+    mesh: dict[str, int]
+    needs: tuple[Need, ...]
+
+    @property
+    def total(self) -> int:
+        return total(self.needs)
+
+    def table(self, chip: str, has: int) -> str:
+        """Returns the needs as a text. has: bytes available on a device."""
+        axes = ", ".join(f"{axis} {size}" for axis, size in self.mesh.items() if size > 1)
+        head = f"{self.devices} x {chip}{self.name} ({axes or 'whole'}), GiB of each:"
+        rows = [(need.what, need.bytes) for need in self.needs] + [("total", self.total)]
+        rows += [("available", has)] if has else []
+        return "\n".join([head, *(f"  {what:48} {size / GIB:9.3f}" for what, size in rows)])
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a run, or something else, needs of each device. needs: at the moment of peak use. has:
-    bytes available on a device; 0 if unknown. remedy: if it does not fit."""
+    """What a run, or something else, needs of each device. sides: the learner's devices before the
+    engines', if these have some for themselves. has: bytes available on a device; 0 if unknown.
+    remedy: if it does not fit."""
 
     chip: str
-    mesh: dict[str, int]
-    needs: tuple[Need, ...]
+    sides: tuple[Side, ...]
     has: int
     what: str = "the run"
     remedy: str = TRAINING_REMEDY
 
     @property
+    def needs(self) -> tuple[Need, ...]:
+        """Those of all sides."""
+        return tuple(need for side in self.sides for need in side.needs)
+
+    @property
     def total(self) -> int:
-        return sum(need.bytes for need in self.needs)
+        """Bytes of a device of the side that needs most."""
+        return max(side.total for side in self.sides)
 
     def __str__(self) -> str:
-        axes = ", ".join(f"{axis} {size}" for axis, size in self.mesh.items() if size > 1)
-        head = f"{math.prod(self.mesh.values())} x {self.chip} ({axes or 'whole'}), GiB of each:"
-        rows = [(need.what, need.bytes) for need in self.needs] + [("total", self.total)]
-        rows += [("available", self.has)] if self.has else []
-        return "\n".join([head, *(f"  {what:48} {size / GIB:9.3f}" for what, size in rows)])
+        return "\n".join(side.table(self.chip, self.has) for side in self.sides)
 
     def require_fit(self) -> None:
         """Raises ValueError if the run does not fit."""
-        if self.has and self.total > self.has:
-            most = max(self.needs, key=lambda need: need.bytes)
+        side = max(self.sides, key=lambda side: side.total)
+        if self.has and side.total > self.has:
+            most = max(side.needs, key=lambda need: need.bytes)
             raise ValueError(
-                f"{self.what} needs {self.total / GIB:.1f} GiB of each {self.chip}, which has "
-                f"{self.has / GIB:.1f}; the largest part, {most.bytes / GIB:.1f}, is {most.what}: "
-                + self.remedy
+                f"{self.what} needs {side.total / GIB:.1f} GiB of each {self.chip}{side.name}, "
+                f"which has {self.has / GIB:.1f}; the largest part, {most.bytes / GIB:.1f}, is "
+                f"{most.what}: {self.remedy}"
             )
 
 
@@ -107,7 +116,7 @@ def make_plan(config: RunConfig) -> Plan:
     """Plans for the chips that `config.hardware` names, or else for the local devices."""
     chip, mesh, has = planned(config)
     policy = policy_shape(config, config.tokenizer.vocab_size)
-    return Plan(chip, dict(mesh.shape), tuple(_needs(config, policy, mesh)), has)
+    return Plan(chip, tuple(_sides(config, policy, mesh)), has)
 
 
 def planned(config: RunConfig) -> tuple[str, AbstractMesh, int]:
@@ -115,9 +124,15 @@ def planned(config: RunConfig) -> tuple[str, AbstractMesh, int]:
     is unknown."""
     hardware = config.hardware
     chip = hardware.chip or jax.devices()[0].device_kind
-    sizes = mesh_sizes(config.mesh, hardware.devices or jax.device_count())
+    sizes = mesh_sizes(config.mesh, num_learners(config))
     has = int(CHIPS[chip] * GIB) if hardware.chip else _memory_of(jax.local_devices()[0])
     return chip, abstract_mesh(sizes), has
+
+
+def plan_here(config: RunConfig) -> Plan:
+    """Plans for the devices of this run, whatever hardware the config names."""
+    here = dataclasses.replace(config.hardware, chip="", devices=0)
+    return make_plan(dataclasses.replace(config, hardware=here))
 
 
 def _memory_of(device: jax.Device) -> int:
@@ -125,17 +140,28 @@ def _memory_of(device: jax.Device) -> int:
     return (device.memory_stats() or {}).get("bytes_limit", 0)
 
 
-def _needs(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> list[Need]:
+def _sides(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Side]:
     """The needs at the moment of peak use. It is while a teacher's weights are there that do not
-    stay, while a step is computed, or when the sampler is given the next version's weights while it
-    still holds its own."""
-    always, *others = (
-        list(part(config, policy, mesh)) for part in (_always, _scoring, _computing, _publishing)
-    )
-    return always + max(others, key=_total)
+    stay, while a step is computed, or when weights are published."""
+    of = config, policy, mesh
+    learning, sampling, publishing = _learning(*of), engine_needs(*of), _publishing(*of)
+    updating = list(_scoring(*of)), list(_computing(*of))
+    sizes = dict(mesh.shape)
+    if not config.rollout.engine_devices:
+        published = [*publishing, *next_version(*of)]
+        yield Side("", mesh.size, sizes, _peak([*learning, *sampling], *updating, published))
+        return
+    sent, received = [*publishing, *sent_weights(*of)], list(next_version(*of))
+    yield Side(" for the learner", mesh.size, sizes, _peak([*learning], *updating, sent))
+    others, engine = num_devices(config) - mesh.size, dict(engine_mesh(config, mesh).shape)
+    yield Side(" for engines", others, engine, _peak([*sampling], received))
 
 
-def _always(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
+def _peak(always: list[Need], *phases: list[Need]) -> tuple[Need, ...]:
+    return (*always, *max(phases, key=total))
+
+
+def _learning(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
     whole, moved = (abstract_trained(policy, lora, mesh) for lora in (FULL, config.lora))
     yield Need("weights, float32", bytes_of(whole) + (bytes_of(moved) if config.lora.rank else 0))
     if config.algo.old_logp == "generating":
@@ -149,35 +175,9 @@ def _always(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Itera
     optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
     moments = jax.eval_shape(optimizer.init, moved)
     places = place_moments(optimizer, moved, mesh)
-    yield Need("moments of the optimizer", bytes_of(_placed(moments, places)))
-    yield from sampler_needs(config, policy, mesh)
+    yield Need("moments of the optimizer", bytes_of(placed(moments, places)))
     if critics := abstract_critics(config.critics, policy, mesh):
         yield Need("critics: weights and moments", sum(map(bytes_of, critics)))
-
-
-def sampler_needs(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
-    """Yields what an engine holds beside the learner's weights. mesh: of the learner."""
-    engine = engine_mesh(config, mesh)
-    if own := _sampler_bytes(config, policy, mesh, engine):
-        stored_as = config.engine.weights
-        name = config.learn.compute_dtype if stored_as == SAME else stored_as
-        yield Need(f"weights of the sampler, {name}", own)
-    if config.lora.rank:
-        yield Need("adapters of the sampler", _sampler_adapters(config, policy, engine))
-    (cache, states), shape = _cache_bytes(config, policy, engine), config.engine
-    yield Need("keys and values of the sampler", cache)
-    if states:
-        yield Need("states of the sampler", states)
-    # Out and in, and what the dispatch before has copied out if that one is not read yet.
-    each = shape.shard(num_data_shards(engine))
-    swapped = (2 + shape.dispatch_ahead) * each.swapped_pages
-    copies = cache * swapped // each.pages
-    if states:  # of each conversation, with one page or more
-        most = min(each.swapped_pages, each.max_sequences)
-        copies += states * (2 + shape.dispatch_ahead) * most // each.max_sequences
-    yield Need("pages on their way to the host or back", copies)
-    guides = guides_bytes(policy, config.engine.max_sequences, config.engine.decode_steps)
-    yield Need("what guides the sampler's tokens", guides)
 
 
 def _scoring(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
@@ -189,7 +189,7 @@ def _computing(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> It
     updates = [list(_updating(config, policy, config.lora, mesh))]
     if config.critics.count:  # after the policy, one at a time, and all of their weights
         updates.append(list(_updating(config, config.critics.shape(policy), FULL, mesh)))
-    yield from max(updates, key=_total)
+    yield from max(updates, key=total)
     tokens = _tokens_per_device(config, mesh)
     logits = min(tokens, SCORE_BLOCK) * policy.vocab_size // mesh.shape["tensor"]
     yield Need("logits of a block of tokens, and their gradient", 3 * 4 * logits)
@@ -223,26 +223,6 @@ def _updating(
 
 def _publishing(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
     yield Need("weights before the step", bytes_of(abstract_trained(policy, config.lora, mesh)))
-    engine = engine_mesh(config, mesh)
-    if config.lora.rank:
-        yield Need(
-            "adapters of the sampler, next version", _sampler_adapters(config, policy, engine)
-        )
-        return
-    own = _sampler_bytes(config, policy, mesh, engine)
-    yield Need("weights of the sampler, next version", own)
-
-
-def _total(needs: Sequence[Need]) -> int:
-    return sum(need.bytes for need in needs)
-
-
-def bytes_of(tree: Any) -> int:
-    """Returns the bytes of one device's shards."""
-    leaves = jax.tree.leaves(tree)
-    return sum(
-        math.prod(x.sharding.shard_shape(x.shape)) * jnp.dtype(x.dtype).itemsize for x in leaves
-    )
 
 
 def _gradient_bytes(
@@ -276,62 +256,6 @@ def _gathered_bytes(shape: PolicyShape, lora: LoraShape, dtype: str, mesh: Abstr
     has_gradient = not lora.rank
     ends = 4 + itemsize + 2 * 4 * has_gradient
     return sizes["embed_VD"] * ends + layer * itemsize * (1 + has_gradient)
-
-
-def _placed(tree: Any, places: Any) -> Any:
-    return jax.tree.map(
-        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), tree, places
-    )
-
-
-def engine_mesh(config: RunConfig, mesh: AbstractMesh) -> AbstractMesh:
-    """Returns the mesh of one engine. ValueError if a process cannot be divided among engines, or
-    experts or heads over one of them."""
-    hardware = config.hardware
-    of_process = hardware.devices_per_process if hardware.chip else jax.local_device_count()
-    devices = devices_of_engine(of_process or mesh.size, config.rollout.devices_per_engine)
-    return abstract_mesh(engine_sizes(mesh.shape, devices))
-
-
-def _sampler_bytes(
-    config: RunConfig, policy: PolicyShape, mesh: AbstractMesh, engine: AbstractMesh
-) -> int:
-    """Of the weights without adapters; 0 if the sampler uses the learner's own arrays."""
-    dtype, stored_as = config.learn.compute_dtype, config.engine.weights
-    if engine == mesh and not has_own_weights(config.learn, mesh, stored_as):
-        return 0
-    serve = partial(served_weights, shape=policy, dtype=dtype, stored_as=stored_as)
-    weights = jax.eval_shape(serve, abstract_trained(policy, FULL, mesh))
-    return bytes_of(_placed(weights, sampler_shardings(weights, policy, engine)))
-
-
-def _sampler_adapters(config: RunConfig, policy: PolicyShape, engine: AbstractMesh) -> int:
-    adapters = abstract_trained(policy, config.lora, engine)
-    return adapter_bytes(adapters, config.learn.compute_dtype, policy, engine)
-
-
-def adapter_bytes(learned: Any, dtype: str, policy: PolicyShape, engine: AbstractMesh) -> int:
-    """Returns the bytes of one device's part of a sampler's adapters. learned: the learner's, as
-    shapes. engine: the mesh of the sampler."""
-    serve = partial(served_adapters, dtype=dtype)
-    adapters = jax.eval_shape(serve, {"adapters": learned})
-    return bytes_of(_placed(adapters, adapter_shardings(adapters, policy, engine)))
-
-
-def _cache_bytes(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> tuple[int, int]:
-    """The bytes of pages, and of states."""
-    engine = config.engine
-    engine.shard(num_data_shards(mesh))  # ValueError if it cannot be divided
-    dtype = jnp.int8 if engine.int8_cache else jnp.dtype(config.learn.compute_dtype)
-    platform = config.hardware.platform or jax.default_backend()
-    room = engine.pages, engine.page_tokens, dtype, engine.max_sequences, platform
-    cache = jax.eval_shape(partial(empty_cache, policy, *room))
-    sizes = [
-        bytes_of(_placed(kept, jax.tree.map(lambda _, place=place: place, kept)))
-        for kept, place in zip(cache, cache_shardings(policy, mesh), strict=True)
-    ]
-    of_states = sum(n for n, kept in zip(sizes, cache, strict=True) if states_of([kept]))
-    return sum(sizes) - of_states, of_states
 
 
 def _tokens_per_device(config: RunConfig, mesh: AbstractMesh) -> int:

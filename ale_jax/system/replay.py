@@ -15,7 +15,7 @@ from ale_jax.config.run import RunConfig
 from ale_jax.data.replay import DroppedGroup, Group
 from ale_jax.data.step_files import START_DIR, STEPS_DIR, read_step, recorded_steps
 from ale_jax.learn.checkpoint import Checkpoints
-from ale_jax.model.sharding import make_mesh
+from ale_jax.model.sides import learner_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.monitor.schedule import SCHEDULE_FILE, read_schedule
@@ -71,7 +71,7 @@ def replay(config: RunConfig, run: Path, on_step: Callable[[ReplayedStep], None]
 
 def _trainer(config: RunConfig, run: Path) -> Trainer:
     tokenizer = ChatTokenizer.load(run / "tokenizer")
-    return Trainer(config, policy_shape(config, tokenizer.vocab_size), make_mesh(config.mesh))
+    return Trainer(config, policy_shape(config, tokenizer.vocab_size), learner_mesh(config))
 
 
 def _first_state(folder: Path, files: TrainerFiles) -> Cursor:

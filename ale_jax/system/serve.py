@@ -26,14 +26,15 @@ from ale_jax.gateway.server import served
 from ale_jax.model.params import Params
 from ale_jax.model.replicas import SamplingCopy, engine_meshes
 from ale_jax.model.served_adapters import OF_COLUMN, of_column, placed
-from ale_jax.model.sharding import make_mesh, num_data_shards
+from ale_jax.model.sharding import num_data_shards
+from ale_jax.model.sides import learner_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.authors_sampling import Defaults, serving_defaults
 from ale_jax.system.collector import spared_by_collector
 from ale_jax.system.compilation import keep_compiled
 from ale_jax.system.served_adapters import check_served, read_served
-from ale_jax.system.serving_plan import sized
+from ale_jax.system.serving_plan import only_sampling, sized
 from ale_jax.system.sources import check_weights, given_tokenizer
 from ale_jax.system.states import first_weights, newest_state
 from ale_jax.system.workdir import Workdir
@@ -89,6 +90,7 @@ def serving(
 
     ValueError if there is none, another process uses the folder, or adapters do not fit.
     """
+    config = only_sampling(config)
     check_served(config)
     # Before the weights, which take long to read. The vocabulary does not matter here.
     adapters = read_served(config, policy_shape(config, config.tokenizer.vocab_size), say)
@@ -133,7 +135,7 @@ def serving(
 
 
 def _sized(config: RunConfig) -> RunConfig:
-    mesh = make_mesh(config.mesh)
+    mesh = learner_mesh(config)
     meshes = engine_meshes(mesh, config.rollout.devices_per_engine)
     return sized(config, mesh.devices.flat[0].platform, num_data_shards(meshes[0]))
 
@@ -149,7 +151,7 @@ def _given(config: RunConfig) -> _Policy:
     tokenizer = given_tokenizer(config)
     assert tokenizer is not None, "weights have a tokenizer"
     policy = policy_shape(config, tokenizer.vocab_size)
-    params = first_weights(config, policy, make_mesh(config.mesh))
+    params = first_weights(config, policy, learner_mesh(config))
     start = config.lora.start
     return _Policy(f"{config.weights} with {start}" if start else config.weights, params, tokenizer)
 
@@ -157,16 +159,15 @@ def _given(config: RunConfig) -> _Policy:
 def _open_engines(
     config: RunConfig, found: _Policy, adapters: Sequence[list[Params]]
 ) -> list[Engine]:
-    policy, mesh = policy_shape(config, found.tokenizer.vocab_size), make_mesh(config.mesh)
-    stored_as, devices = config.engine.weights, config.rollout.devices_per_engine
-    copy = SamplingCopy(policy, config.learn, mesh, stored_as, devices)
+    policy, mesh = policy_shape(config, found.tokenizer.vocab_size), learner_mesh(config)
+    meshes = engine_meshes(mesh, config.rollout.devices_per_engine)
+    copy = SamplingCopy(policy, config.learn, mesh, config.engine.weights, meshes)
     stops, params = found.tokenizer.stop_ids, found.params
     if adapters:
         params = params | {"adapters": placed(adapters, policy, mesh)}
     weights = copy(params)
     if adapters:
         weights = [each | {OF_COLUMN: of_column(adapters)} for each in weights]
-    meshes = engine_meshes(mesh, devices)
     # Clients send whole histories, which may have lost their place, and go on in several ways.
     shape = dataclasses.replace(config.engine, share_replies=True)
     return [

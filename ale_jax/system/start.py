@@ -16,7 +16,7 @@ from ale_jax.data.experts import Expert
 from ale_jax.data.step_files import START_DIR, STEPS_DIR
 from ale_jax.learn.checkpoint import Checkpoints
 from ale_jax.learn.reference import REFERENCE, ScoreBatches, load_reference, save_reference
-from ale_jax.model.sharding import make_mesh
+from ale_jax.model.sides import learner_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.monitor.evaluations import EVALUATIONS_FILE, WARM_START, recorded_names
@@ -102,7 +102,7 @@ def make_setting(
         runtime.reap()
         rollout = dataclasses.replace(config.rollout, runtime=runtime.name)
         config = dataclasses.replace(config, rollout=rollout)
-    mesh = make_mesh(config.mesh)
+    mesh = learner_mesh(config)
     return Setting(config, workdir, stop, processes, mesh, runtime, TrainerFiles())
 
 

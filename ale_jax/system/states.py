@@ -30,7 +30,8 @@ from ale_jax.learn.state import (
 from ale_jax.learn.stored import abstract_digests, digests_of, restored, stored
 from ale_jax.model.lora import entries, merged, trained, with_trained, without_adapters
 from ale_jax.model.params import Params
-from ale_jax.model.sharding import make_mesh, param_shardings
+from ale_jax.model.sharding import param_shardings
+from ale_jax.model.sides import learner_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.export import export
 from ale_jax.model.weights.load import load_params, open_checkpoint
@@ -58,7 +59,7 @@ def newest_state(config: RunConfig, path: Path) -> Newest:
     found = newest_stored(config, path)
     if not config.lora.rank:
         return found
-    mesh = make_mesh(config.mesh)
+    mesh = learner_mesh(config)
     base = base_weights(config, policy_shape(config, found.tokenizer.vocab_size), mesh)
     state = restored(WholeState(found.state), base, digests_of(base, mesh)).policy
     return found._replace(state=state)
@@ -72,7 +73,7 @@ def newest_stored(config: RunConfig, path: Path) -> Newest:
     tokenizer = ChatTokenizer.load(path / "tokenizer")
     policy = policy_shape(config, tokenizer.vocab_size)
     with Checkpoints(folder, config.checkpoint.keep, _say) as checkpoints:
-        found = checkpoints.restore_latest(abstract_whole(config, policy, make_mesh(config.mesh)))
+        found = checkpoints.restore_latest(abstract_whole(config, policy, learner_mesh(config)))
     if found is None:
         raise ValueError(f"no checkpoint in {folder} is complete: go on with the run")
     step, state, host = found

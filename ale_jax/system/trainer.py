@@ -81,8 +81,10 @@ class Trainer:
         gate = StalenessGate(config.rl.alpha, config.rl.groups_per_step)
         self._history = WeightHistory(gate.max_age if algo.old_logp == "generating" else 0)
         self._reference: Reference | None = None
-        stored_as, devices = config.engine.weights, config.rollout.devices_per_engine
-        self._sampling_copy = SamplingCopy(policy, learn, mesh, stored_as, devices)
+        rollout, stored_as = config.rollout, config.engine.weights
+        of_engines = rollout.devices_per_engine, rollout.engine_devices
+        self._engine_meshes = engine_meshes(mesh, *of_engines)
+        self._sampling_copy = SamplingCopy(policy, learn, mesh, stored_as, self._engine_meshes)
         self._published: tuple[list[Params], int] | None = None
         self.engines: Engines | None = None
 
@@ -293,12 +295,11 @@ class Trainer:
         """Opens this process's engines, with the weights that were published."""
         assert self._published is not None, "publish weights first, and open the engines once"
         config, (weights, version) = self.config, self._published
-        meshes = engine_meshes(self.mesh, config.rollout.devices_per_engine)
         recorded = config.rl.router_replay, config.train_sampling.cuts
         self.engines = Engines(
             [
                 Engine(self.policy, config.engine, stop_ids, params, mesh, *recorded)
-                for params, mesh in zip(weights, meshes, strict=True)
+                for params, mesh in zip(weights, self._engine_meshes, strict=True)
             ]
         )
         self.engines.publish(weights, version)

@@ -46,6 +46,8 @@ RESUMABLE_FIELDS = (
     "deadlines.outage_seconds",
     "deadlines.watchdog_seconds",
     "rollout.runtime",
+    "rollout.devices_per_engine",
+    "rollout.engine_devices",
     "rollout.actors",
     "rollout.episodes_per_actor",
     "rollout.retries",

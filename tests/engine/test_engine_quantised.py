@@ -46,7 +46,8 @@ def test_adapters_lie_beside_weights_in_eight_bits():
         for n in range(2)
     ]
     mesh = mesh_of()
-    copy, own = SamplingCopy(MIXED, FLOAT32, mesh, "int8", 1), engine_meshes(mesh, 1)[0]
+    (own,) = engine_meshes(mesh, 1)
+    copy = SamplingCopy(MIXED, FLOAT32, mesh, "int8", [own])
     served = [copy(each)[0] for each in versions]
     shape = engine_shape(prefill_tokens=(16,), weights="int8")
     engine = Engine(MIXED, shape, STOP, served[0], own)

@@ -25,9 +25,10 @@ COUNT = 4
 @pytest.fixture(scope="module")
 def copies():
     mesh = make_mesh(MeshShape(data=4, tensor=2))
-    copy = SamplingCopy(POLICY, FLOAT32, mesh, SAME, 2)
+    meshes = engine_meshes(mesh, 2)
+    copy = SamplingCopy(POLICY, FLOAT32, mesh, SAME, meshes)
     weights = copy(jax.device_put(PARAMS, param_shardings(POLICY, mesh)))
-    return list(zip(weights, engine_meshes(mesh, 2), strict=True))
+    return list(zip(weights, meshes, strict=True))
 
 
 @pytest.fixture

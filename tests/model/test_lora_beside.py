@@ -89,12 +89,13 @@ def test_no_product_of_a_step_has_the_size_of_a_weight():
 def test_only_adapters_move_when_weights_are_published(stored_as, devices):
     mesh = make_mesh(MESH)
     params = adapted(mesh)
-    copy = SamplingCopy(SHAPE, FLOAT32, mesh, stored_as, devices)
+    meshes = engine_meshes(mesh, devices)
+    copy = SamplingCopy(SHAPE, FLOAT32, mesh, stored_as, meshes)
     before = copy(params)
     later = with_trained(params, jax.tree.map(lambda x: 2 * x, trained(params)))
     after = copy(later)
     expected = jax.device_get(sampling_weights(jax.device_get(later), SHAPE, FLOAT32))
-    for old, new, own in zip(before, after, engine_meshes(mesh, devices), strict=True):
+    for old, new, own in zip(before, after, meshes, strict=True):
         moved = new.pop("adapters")
         jax.tree.map(np.testing.assert_array_equal, jax.device_get(moved), expected["adapters"])
         assert all(x.sharding.device_set == set(own.devices.flat) for x in jax.tree.leaves(moved))

@@ -55,10 +55,33 @@ def test_each_engine_has_the_learners_weights_on_its_own_devices(sizes, devices)
     mesh = make_mesh(sizes)
     params = init_params(jax.random.key(1), MOE)
     learned = jax.device_put(params, param_shardings(MOE, mesh))
-    copies = SamplingCopy(MOE, FLOAT32, mesh, SAME, devices)(learned)
+    meshes = engine_meshes(mesh, devices)
+    copies = SamplingCopy(MOE, FLOAT32, mesh, SAME, meshes)(learned)
     assert len(copies) == 8 // (devices or 8)
     expected = sampling_weights(params, MOE, FLOAT32, None)
-    for copy, own in zip(copies, engine_meshes(mesh, devices), strict=True):
+    for copy, own in zip(copies, meshes, strict=True):
         for found, wanted in zip(*map(jax.tree.leaves, (copy, expected)), strict=True):
             np.testing.assert_array_equal(found, wanted)
             assert found.sharding.device_set == set(own.devices.flat)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("stored_as", [SAME, "int8"])
+@pytest.mark.parametrize(
+    "sizes", [MeshShape(tensor=2), MeshShape(data=1, fsdp=2, tensor=2), MeshShape(data=1, fsdp=4)]
+)
+def test_engines_may_have_devices_that_the_learner_does_not_have(sizes, stored_as):
+    """Two engines of two devices, beside a learner of four."""
+    mesh = make_mesh(sizes, jax.devices()[:4])
+    meshes = engine_meshes(mesh, 2, 4)
+    assert [device for own in meshes for device in own.devices.flat] == jax.devices()[4:]
+    params = init_params(jax.random.key(1), MOE)
+    learned = jax.device_put(params, param_shardings(MOE, mesh))
+    copies = SamplingCopy(MOE, FLOAT32, mesh, stored_as, meshes)(learned)
+    expected = sampling_weights(params, MOE, FLOAT32, None, stored_as)
+    for copy, own in zip(copies, meshes, strict=True):
+        for found, wanted in zip(*map(jax.tree.leaves, (copy, expected)), strict=True):
+            np.testing.assert_array_equal(found, wanted)
+            assert found.sharding.device_set == set(own.devices.flat)
+        (q,) = {w.sharding.spec[1] for w in jax.tree.leaves(copy["layers"][0]["q_DNH"])[:1]}
+        assert q == "tensor", "it is divided over the devices of the engine"

@@ -20,7 +20,7 @@ from ale_jax.config.agent import AgentLimits
 from ale_jax.configs import smoke
 from ale_jax.data.journal import Journal
 from ale_jax.gateway.custody.ledger import Ledger
-from ale_jax.model.sharding import make_mesh
+from ale_jax.model.sides import learner_mesh
 from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.records import EpisodeKey, RolloutRequest, Task
@@ -198,9 +198,10 @@ class Run:
         messages = [{"role": "user", "content": text} for text in [*words, string.printable]]
         self.tokenizer = ChatTokenizer(train_bpe(messages, config.tokenizer.vocab_size))
         shape = policy_shape(config, self.tokenizer.vocab_size)
-        # Of one device, as all of them would only compute the same more slowly. Several processes
-        # need those of each.
-        mesh = mesh_of() if processes is ALONE else make_mesh(config.mesh)
+        # Of one device, unless more are asked for, as all of them would only compute the same more
+        # slowly. Several processes need those of each.
+        alone = processes is ALONE and not config.rollout.engine_devices
+        mesh = mesh_of(data=max(config.mesh.data, 1)) if alone else learner_mesh(config)
         processes.begin(self.tokenizer.vocab_size, mesh, config.learn.microbatch_rows)
         self.trainer = Trainer(config, shape, mesh, processes)
         self.trainer.begin()

@@ -20,10 +20,13 @@ from ale_jax.model.guides import num_words
 from ale_jax.model.memory import cache_shardings, empty_cache
 from ale_jax.model.params import param_table
 from ale_jax.model.sampling_weights import sampling_weights
-from ale_jax.model.sharding import make_mesh, num_data_shards
+from ale_jax.model.sharding import abstract_mesh, make_mesh, mesh_sizes, num_data_shards
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.checks import checked_config
-from ale_jax.system.plan import Need, Plan, make_plan
+from ale_jax.system.engine_memory import next_version, sent_weights
+from ale_jax.system.needs import Need
+from ale_jax.system.plan import Plan, Side, make_plan
+from ale_jax.system.serving_plan import only_sampling, plan_serving
 
 SMOKE = importlib.import_module("ale_jax.configs.smoke").get_config
 
@@ -41,7 +44,8 @@ def _needs(config):
 
 @pytest.mark.parametrize("has, rows", [(4 << 30, ["4.000"]), (0, [])])
 def test_the_table_says_what_is_available_where_that_is_known(has, rows):
-    table = str(Plan("h100", {"data": 2}, (Need("weights", 1 << 30),), has)).splitlines()
+    side = Side("", 2, {"data": 2}, (Need("weights", 1 << 30),))
+    table = str(Plan("h100", (side,), has)).splitlines()
     assert table[0] == "2 x h100 (data 2), GiB of each:"
     assert [line.split()[-1] for line in table if line.split()[0] == "available"] == rows
     assert [line.split()[-1] for line in table if line.split()[0] == "total"] == ["1.000"]
@@ -92,6 +96,75 @@ def test_each_engine_has_its_own_cache_and_weights():
     assert 4 * alone[cache] == 2 * of_four[cache] == of_two[cache] > 0
     assert weights not in alone, "it uses the learner's own"
     assert of_four[weights] == of_two[weights] == of_four["weights, float32"]
+
+
+def test_each_side_of_a_divided_run_is_counted():
+    """Of two processes with eight devices each, of which two sample."""
+    sections = {
+        "mesh": {"data": 2, "fsdp": 6},
+        "model": {"width": 48},
+        "engine": {"max_sequences": 12, "pages": 96, "max_sequence_length": 256},
+        "learn": {"microbatch_rows": 12},
+    }
+    chips = {"chip": "h100", "devices": 16, "devices_per_process": 8}
+    divided = make_plan(_config(**sections, hardware=chips, rollout={"engine_devices": 2}))
+    chips |= {"devices": 12, "devices_per_process": 6}
+    shared = make_plan(_config(**sections, hardware=chips))
+    learner, engines = divided.sides
+    assert [line for line in str(divided).splitlines() if "GiB of each" in line] == [
+        "12 x h100 for the learner (data 2, fsdp 6), GiB of each:",
+        "4 x h100 for engines (data 2), GiB of each:",
+    ]
+    learning, sampling = ({n.what: n.bytes for n in side.needs} for side in divided.sides)
+    together = {need.what: need.bytes for need in shared.needs}
+    assert learning.items() <= together.items(), "the mesh of the learner is the same"
+    weights, cache = "weights of the sampler, float32", "keys and values of the sampler"
+    assert sampling[weights] == sampling["weights of the sampler, next version"] > 0
+    assert sampling[weights] == together[weights] and sampling[cache] == 3 * together[cache]
+    assert not learning.keys() & sampling.keys()
+    assert max(learner.total, engines.total) == divided.total < shared.total
+
+
+@pytest.mark.parametrize(
+    ("mesh", "dtype", "copies"),
+    [
+        ({"data": 4}, "float32", 0),
+        ({"data": 2, "fsdp": 2}, "float32", 1),
+        ({"data": 2, "context": 2}, "float32", 1),
+        ({"data": 2, "tensor": 2}, "bfloat16", 1),
+    ],
+)
+def test_weights_on_their_way_to_engines_are_counted(mesh, dtype, copies):
+    """Of a learner that has them in other parts, or in another type."""
+    sections = {"mesh": mesh, "learn": {"compute_dtype": dtype}, "model": {"num_kv_heads": 2}}
+    sections["rollout"] = {"engine_devices": 4}
+    config = _config(**sections, hardware={"chip": "h100", "devices": 8})
+    of_run = policy_shape(config, 320), abstract_mesh(mesh_sizes(config.mesh, 4))
+    (sent,), (received,) = sent_weights(config, *of_run), next_version(config, *of_run)
+    assert sent.bytes == copies * received.bytes and received.bytes
+
+
+def test_a_server_samples_on_the_learners_devices_too():
+    chips, rollout = {"chip": "h100", "devices": 8}, {"engine_devices": 2}
+    config = _config(hardware=chips, mesh={"data": 6}, rollout=rollout)
+    policy = policy_shape(config, config.tokenizer.vocab_size)
+    (side,) = plan_serving(config, policy, []).sides
+    assert (side.devices, side.mesh["data"]) == (8, 8)
+    assert only_sampling(config).rollout.devices_per_engine == 2, "engines are as large"
+    shared = _config(hardware=chips)
+    assert only_sampling(shared) == shared
+
+
+@pytest.mark.parametrize(
+    ("rollout", "message"),
+    [
+        ({"engine_devices": 8}, "engine_devices 8 leaves none of a process's 8 devices"),
+        ({"engine_devices": 4, "devices_per_engine": 3}, "devices_per_engine 3 .* the 4 devices"),
+    ],
+)
+def test_devices_that_cannot_be_divided_are_refused(rollout, message):
+    with pytest.raises(ValueError, match=message):
+        make_plan(_config(hardware={"chip": "h100", "devices": 8}, rollout=rollout))
 
 
 def test_devices_along_context_share_the_conversations():

@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ale_jax.config.run import RunConfig
 from ale_jax.model.sharding import mesh_sizes
+from ale_jax.model.sides import learners
 from ale_jax.system.doctor.findings import Finding, fail, ok, warn
 
 # How jax's names of the chips of `hardware.chip` begin, or, for TPUs, what they are.
@@ -37,7 +38,8 @@ def check_mesh(config: RunConfig, kind: str, count: int) -> Finding:
     if hardware.chip:
         found += f", and the config is for {hardware.devices} x {hardware.chip}"
     try:
-        mesh_sizes(config.mesh, count)
+        of_engines = config.rollout.engine_devices
+        mesh_sizes(config.mesh, learners(count, count // jax.process_count(), of_engines))
     except ValueError as error:
         other = "start it on such devices, or use another mesh: " if hardware.chip else ""
         return fail(name, found, f"{other}{error}")

@@ -28,7 +28,7 @@ from ale_jax.system import allocator
 from ale_jax.system.actors.cluster import OBJECT_STORE_BYTES
 from ale_jax.system.checks import check_devices
 from ale_jax.system.doctor.findings import Finding, fail, ok, warn
-from ale_jax.system.plan import GIB, Plan, make_plan
+from ale_jax.system.plan import GIB, plan_here
 from ale_jax.system.states import abstract_whole
 from ale_jax.system.task_checks import needs_sandbox
 from ale_jax.system.workdir import CHECKPOINTS_DIR
@@ -103,11 +103,6 @@ def check_device_memory(config: RunConfig) -> Finding:
     return ok("device memory", found if plan.has else f"{found}; it is the host's, see below")
 
 
-def plan_here(config: RunConfig) -> Plan:
-    here = dataclasses.replace(config.hardware, chip="", devices=0)
-    return make_plan(dataclasses.replace(config, hardware=here))
-
-
 def host_needs(config: RunConfig, leads: bool) -> HostNeeds:
     """Returns what the run needs of this machine's memory. leads: whether this is the first
     process, which has the sandboxes and Ray."""
@@ -116,7 +111,7 @@ def host_needs(config: RunConfig, leads: bool) -> HostNeeds:
     are_here = spec and leads and not is_elsewhere(rollout.runtime)
     sandboxes = rollout.actors * rollout.episodes_per_actor if are_here else 0
     return HostNeeds(
-        0 if plan.has else plan.total * jax.local_device_count(),
+        0 if plan.has else sum(s.total * s.devices for s in plan.sides) // jax.process_count(),
         checkpoint_bytes(config) // jax.process_count(),
         OBJECT_STORE_BYTES if leads and config.rollout.workers == RAY else 0,
         sandboxes * ((spec.memory_mb if spec else 0) << 20),

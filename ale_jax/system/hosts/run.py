@@ -16,7 +16,7 @@ from ale_jax.errors import EXIT_FAILED, RolloutsFailed
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.custody.ledger import Ledger
 from ale_jax.gateway.server import served
-from ale_jax.model.sharding import make_mesh
+from ale_jax.model.sides import learner_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.collector import spared_by_collector
@@ -100,7 +100,7 @@ class _Part:
     def begin(self, tokenizer_size: int) -> None:
         config = self._config
         policy = policy_shape(config, tokenizer_size)
-        self.trainer = Trainer(config, policy, make_mesh(config.mesh))
+        self.trainer = Trainer(config, policy, learner_mesh(config))
 
     def open_engine(self, tokenizer_files: dict[str, str], cluster_address: str) -> str:
         with tempfile.TemporaryDirectory(prefix="ale-tokenizer-") as folder:

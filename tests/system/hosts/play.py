@@ -10,6 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import jax
+
 from ale_jax.data.journal import Journal
 from ale_jax.learn.reference import REFERENCE, load_reference, save_reference
 from ale_jax.system.hosts.run import follow_run, led
@@ -29,7 +31,8 @@ def config_of(algorithm, steps):
     loss = {"kl_weight": 0.1, "kl_estimator": "k3"} if algorithm == "grpo" else {"measure_kl": True}
     sections = {"rl": SYNCHRONOUS, "attention_credit": attention, "algo": {"loss": loss}}
     if algorithm == "asyppo":
-        sections["rollout"] = LENGTHS | {"devices_per_engine": 1}
+        half = {"engine_devices": jax.local_device_count() // 2, "devices_per_engine": 1}
+        sections["rollout"] = LENGTHS | half
         sections["algo"]["old_logp"] = "generating"
     return run_config(steps, algorithm, **sections)
 

@@ -18,7 +18,8 @@ pytestmark = pytest.mark.slow
 TIME_S = 800
 STEPS = 3
 # Attention credit and a divergence from the reference; one that is only measured, critics, values,
-# masks, an engine on each device, and replies that are held to a schema.
+# masks, an engine on each of the devices that do not learn, half of them, and replies that are held
+# to a schema.
 ALGORITHMS = ("grpo", "asyppo")
 
 
