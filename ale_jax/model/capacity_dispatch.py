@@ -6,8 +6,8 @@ expert therefore first gets a capacity of SLACK times the mean load. Rows beyond
 their expert follow in rounds. Each round is for the experts with the most rows left, and there are
 as many rounds as needed: no row is dropped, and a balanced batch needs no round.
 
-The few tokens of a decode step go through every expert instead (`all_experts`), or on CPUs, where
-they are very few, through those that they chose (`chosen_experts`).
+The few tokens of a decode step go through every expert instead (`all_experts`), or, where they are
+so few that experts are left out, through those that they chose (`chosen_experts`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ import jax
 import jax.numpy as jnp
 
 from ale_jax.config.architecture import Gate
-from ale_jax.model.compute import Adapted, times
+from ale_jax.model.chosen_product import Stack, chosen_product, has_kernel
+from ale_jax.model.compute import Adapted, Weight, loaded, product, times, used
 from ale_jax.model.gates import gated
 from ale_jax.model.sharding import current_device
 
@@ -30,12 +31,12 @@ _ROUND_EXPERTS = 16  # a round takes 1 / _ROUND_EXPERTS of the experts, each wit
 _ROUND_ROOM = 2  # 1 / _ROUND_ROOM of the first block's capacity
 _TILE = 8  # rows; capacities are multiples of it
 
-Stack = jax.Array | Adapted
 Total = TypeVar("Total")
 
 
 class Weights(NamedTuple):
-    """Of E experts: gate and up [E,D,F], down [E,F,D], and their biases [E,F], [E,F], [E,D].
+    """Of E experts: gate and up [E,D,F], down [E,F,D], and their biases [E,F], [E,F], [E,D]. Maps
+    are as they are stored until they are `loaded`.
 
     uses: if there are several adapters, which columns of x A each row of x uses, bool [...,r]; see
     `compute.used`. No gradient flows then.
@@ -54,6 +55,10 @@ class Weights(NamedTuple):
         return jax.tree.map(lambda weight: jnp.asarray(weight)[expert_U], alone)._replace(
             uses=self.uses
         )
+
+    def loaded(self, dtype: jnp.dtype) -> Weights:
+        gate, up, down = (loaded(each, dtype) for each in self[:3])
+        return self._replace(gate=gate, up=up, down=down)
 
     def moved(self, move: Callable[[jax.Array], jax.Array]) -> Weights:
         """Returns the same for the rows that `move` makes of x."""
@@ -141,7 +146,9 @@ def weighted_sum(y_TKD: jax.Array, weight_TK: jax.Array) -> jax.Array:
     return (y_TKD * weight_TK[..., None]).sum(axis=1)
 
 
-def _feed_forward(weights: Weights, x_UCD: jax.Array, gate: Gate) -> jax.Array:
+def _feed_forward(
+    weights: Weights, x_UCD: jax.Array, gate: Gate, times: Callable[..., jax.Array] = times
+) -> jax.Array:
     """Places that are empty hold something, too, if there are biases. Nobody reads it."""
     uses = weights.uses
     gate_UCF = _with_bias(times(x_UCD, weights.gate, uses), weights.gate_bias)
@@ -281,32 +288,64 @@ def _by_expert(weight_TK: jax.Array, expert_TK: jax.Array, E: int) -> jax.Array:
 _TOUCHED = 2 / 3  # share of the experts up to which a CPU is faster with one after another
 
 
-def touch_few(tokens: int, chosen: int, num_experts: int) -> bool:
-    """Returns whether so many tokens, each with `chosen` experts at random, leave so many experts
-    out that `chosen_experts` is faster than `all_experts`."""
-    is_cpu = current_device().platform == "cpu"
-    return is_cpu and 1 - (1 - chosen / num_experts) ** tokens < _TOUCHED
+def leaves_out(weights: Weights, tokens: int, chosen: int) -> bool:
+    """Returns whether `chosen_experts` is faster than `all_experts` for so many tokens: where the
+    platform has a kernel for them; on a CPU if each, with `chosen` experts at random, leaves so
+    many out."""
+    platform, E = current_device().platform, weights.gate.shape[0]
+    if platform == "cpu":
+        return 1 - (1 - chosen / E) ** tokens < _TOUCHED
+    return has_kernel(platform, tokens, *weights[:3])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def chosen_experts(
     weights: Weights, x_TD: jax.Array, weight_TK: jax.Array, expert_TK: jax.Array, gate: Gate
 ) -> jax.Array:
-    """Computes what `all_experts` does, one expert after another, and reads the weights of those
-    alone that a token chose. An expert of others adds zeros to a token."""
+    """Computes what `all_experts` does, and reads the weights of those experts alone that a token
+    chose: on a CPU one after another."""
     E = weights.gate.shape[0]
     weight_ET = _by_expert(weight_TK, expert_TK, E)
     counts_E = jnp.bincount(expert_TK.reshape(-1), length=E)
+    platform = current_device().platform
+    if platform != "cpu":
+        return by_kernel(weights, x_TD, weight_ET, counts_E > 0, gate, platform)
     order_E = jnp.argsort(counts_E == 0)
 
     def add_expert(i: jax.Array, out_TD: jax.Array) -> jax.Array:
         expert_1 = order_E[i][None]
-        y_1TD = _feed_forward(weights.of(expert_1), x_TD[None], gate)
+        part = weights.of(expert_1).loaded(x_TD.dtype)
+        y_1TD = _feed_forward(part, x_TD[None], gate)
         return out_TD + (y_1TD * weight_ET[expert_1][..., None])[0]
 
     nothing_TD = jnp.zeros(x_TD.shape, jnp.float32)
     out_TD = jax.lax.fori_loop(0, (counts_E > 0).sum(), add_expert, nothing_TD)
     return out_TD.astype(x_TD.dtype)
+
+
+def by_kernel(
+    weights: Weights,
+    x_TD: jax.Array,
+    weight_ET: jax.Array,
+    is_chosen_E: jax.Array,
+    gate: Gate,
+    platform: str,
+    interpret: bool = False,
+) -> jax.Array:
+    """Computes `chosen_experts` by a platform's kernel. interpret: as in `chosen_product`."""
+
+    def base(x_UTD: jax.Array, weight: Weight) -> jax.Array:
+        return chosen_product(x_UTD, weight, is_chosen_E, platform, interpret=interpret)
+
+    def times(x_UTD: jax.Array, weight: Stack, uses: jax.Array | None) -> jax.Array:
+        if not isinstance(weight, Adapted):
+            return base(x_UTD, weight)
+        every_ETD = jnp.broadcast_to(x_UTD, (len(is_chosen_E), *x_UTD.shape[1:]))
+        inner_ETr = used(product(every_ETD, weight.a), uses)
+        return base(x_UTD, weight.base) + product(inner_ETr, weight.b)
+
+    y_ETD = _feed_forward(weights, x_TD[None], gate, times)
+    return jnp.einsum("etd,et->td", y_ETD, weight_ET)
 
 
 def _chosen_forward(weights, x_TD, weight_TK, expert_TK, gate: Gate):

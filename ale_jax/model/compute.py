@@ -21,10 +21,15 @@ _FORMS = {"int8": (jnp.int8, 127.0), "fp8": (jnp.float8_e4m3fn, 448.0)}
 
 @struct.dataclass
 class Quantised:
-    """value * scale. scale: float32, with size 1 along the dims that a product sums over."""
+    """value * scale, or the shardings of both. scale: float32, with size 1 along the dims that a
+    product sums over."""
 
-    value: jax.Array
-    scale: jax.Array
+    value: Any
+    scale: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.value.shape
 
 
 Weight = jax.Array | Quantised
@@ -45,8 +50,7 @@ class Adapted:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        base = self.base
-        return base.value.shape if isinstance(base, Quantised) else base.shape
+        return self.base.shape
 
 
 Map = Weight | Adapted
@@ -58,12 +62,13 @@ USES = "uses_B1r"
 def weight(layer: Params, name: str, dtype: jnp.dtype) -> jax.Array | Adapted:
     """Returns the layer's weight for `times` in `dtype`. A quantised weight is dequantised and
     cast; any other is returned as it is."""
-    return _loaded(layer[name], dtype)
+    return loaded(layer[name], dtype)
 
 
-def _loaded(stored: Map, dtype: jnp.dtype) -> jax.Array | Adapted:
+def loaded(stored: Map, dtype: jnp.dtype) -> jax.Array | Adapted:
+    """Returns a stored weight as `weight` does."""
     if isinstance(stored, Adapted):
-        return dataclasses.replace(stored, base=_loaded(stored.base, dtype))
+        return dataclasses.replace(stored, base=loaded(stored.base, dtype))
     return dequantise(stored).astype(dtype) if isinstance(stored, Quantised) else stored
 
 

@@ -23,9 +23,12 @@ from ale_jax.model.capacity_dispatch import (
     all_experts,
     are_few,
     capacity_dispatch,
+    chosen_experts,
     ranks,
     weighted_sum,
 )
+from ale_jax.model.chosen_product import has_kernel
+from ale_jax.model.sharding import current_device
 
 AXIS = "expert"
 
@@ -39,6 +42,9 @@ def own_share(
     expert_TK = expert_TK - jax.lax.axis_index(AXIS) * held
     expert_TK = jnp.where((expert_TK >= 0) & (expert_TK < held), expert_TK, held)
     T, K = expert_TK.shape
+    if has_kernel(current_device().platform, T, *weights[:3]):
+        return chosen_experts(weights, x_TD, weight_TK, expert_TK, gate)
+    weights = weights.loaded(x_TD.dtype)
     if are_few(T, K, held):
         return all_experts(weights, x_TD, weight_TK, expert_TK, gate)
     return weighted_sum(capacity_dispatch(weights, x_TD, expert_TK, gate), weight_TK)

@@ -17,10 +17,11 @@ from ale_jax.model.capacity_dispatch import (
     are_few,
     capacity_dispatch,
     chosen_experts,
-    touch_few,
+    leaves_out,
     weighted_sum,
 )
-from ale_jax.model.compute import USES, Adapted, linear, scaled, weight
+from ale_jax.model.chosen_product import Stack
+from ale_jax.model.compute import USES, Adapted, Quantised, linear, scaled
 from ale_jax.model.expert_parallel import AXIS, exchanged, gathered, own_share
 from ale_jax.model.params import Params
 from ale_jax.model.sharding import row_axes, sequence_axis
@@ -104,7 +105,7 @@ def moe(
     are reached by an all-to-all. replay_BTK: see `route`.
     """
     mesh = jax.sharding.get_abstract_mesh()
-    gate, up, down = (weight(layer, n, x_BTD.dtype) for n in ("gate_EDF", "up_EDF", "down_EFD"))
+    gate, up, down = (layer[name] for name in ("gate_EDF", "up_EDF", "down_EFD"))
     biases = (layer.get(name) for name in ("gate_bias_EF", "up_bias_EF", "down_bias_ED"))
     weights = Weights(gate, up, down, *biases)
     if USES in layer:
@@ -139,11 +140,12 @@ def _on_one_device(
     weights = weights.moved(_in_one_row)
 
     def compute(x_TD, weight_TK, expert_TK):
-        if touch_few(*expert_TK.shape, kind.num):
+        if leaves_out(weights, *expert_TK.shape):
             return chosen_experts(weights, x_TD, weight_TK, expert_TK, kind.gate)
+        ready = weights.loaded(x_TD.dtype)
         if are_few(*expert_TK.shape, kind.num):
-            return all_experts(weights, x_TD, weight_TK, expert_TK, kind.gate)
-        return weighted_sum(capacity_dispatch(weights, x_TD, expert_TK, kind.gate), weight_TK)
+            return all_experts(ready, x_TD, weight_TK, expert_TK, kind.gate)
+        return weighted_sum(capacity_dispatch(ready, x_TD, expert_TK, kind.gate), weight_TK)
 
     return _routed(router, x_BTD, replay_BTK, kind, compute)
 
@@ -167,7 +169,7 @@ def _on_mesh(
             if AXIS in rows and are_few(T * devices, K, held):
                 return jax.lax.psum(gathered(weights, x_TD, weight_TK, expert_TK, gate), "tensor")
             if AXIS in rows:
-                out_TKD = exchanged(weights, x_TD, expert_TK, gate)
+                out_TKD = exchanged(weights.loaded(x_TD.dtype), x_TD, expert_TK, gate)
                 return jax.lax.psum(weighted_sum(out_TKD, weight_TK), "tensor")
             # Every device of the axis has these tokens, so none has to be sent.
             out_TD = own_share(weights, x_TD, weight_TK, expert_TK, gate)
@@ -193,14 +195,16 @@ def _in_one_row(uses_BTr: jax.Array) -> jax.Array:
     return uses_BTr.reshape(-1, uses_BTr.shape[-1])
 
 
-def _places(weight: jax.Array | Adapted, axes: tuple[str | None, ...]) -> Any:
+def _places(weight: Stack, axes: tuple[str | None, ...]) -> Any:
     """The sharding of a stack of maps whose dims lie along these axes. Where the inputs are cut,
     each device has a part of a sum, with the adapter's as without."""
     stack, inner, outer = axes
-    if not isinstance(weight, Adapted):
-        return PartitionSpec(*axes)
-    a, b = PartitionSpec(stack, inner, None), PartitionSpec(stack, None, outer)
-    return Adapted(PartitionSpec(*axes), a, b)
+    if isinstance(weight, Adapted):
+        a, b = PartitionSpec(stack, inner, None), PartitionSpec(stack, None, outer)
+        return Adapted(_places(weight.base, axes), a, b)
+    if isinstance(weight, Quantised):  # a scale has size 1 along the inputs
+        return Quantised(PartitionSpec(*axes), PartitionSpec(stack, None, outer))
+    return PartitionSpec(*axes)
 
 
 def _added_once(weights: Weights) -> Weights:

@@ -1,5 +1,6 @@
 """Training step and sampler of every kind of layer can be lowered for GPUs."""
 
+import dataclasses
 import re
 from types import SimpleNamespace
 
@@ -53,6 +54,19 @@ def test_the_sampler_decodes_by_a_kernel_or_in_blocks_and_keeps_its_pages(name):
     assert f"{ROW}x{ROW}x" not in text
     kept = jax.tree.leaves(abstract_cache(policy, ENGINE, "gpu"))
     assert len(re.findall("tf.aliasing_output", text)) == len(kept), "each is changed in place"
+
+
+@pytest.mark.parametrize("tokens, products", [(16, 0), (256, 3)])
+@pytest.mark.parametrize("name", ["experts", "clamped_experts"])
+def test_few_tokens_read_no_experts_that_they_did_not_choose(name, tokens, products):
+    """Of prefill batches of these tokens, and of decode steps of 16."""
+    policy, sizes = policy_of(KINDS[name]), dataclasses.replace(ENGINE, prefill_tokens=(tokens,))
+    with jax.sharding.use_abstract_mesh(MESH):
+        text = _lowered(traced_sampler(policy, MESH, sizes))
+    maps = "tensor<32x(?:2048x768|768x2048)xbf16>"
+    assert len(re.findall(rf"stablehlo.dot_general .*{maps}", text)) == products
+    kernels = len(re.findall(r"triton_kernel_call|__gpu\$xla.gpu.triton", text))
+    assert kernels == 1 + 3 * (1 if products else 2), "attention's, and three products of experts"
 
 
 def _lowered(traced):
