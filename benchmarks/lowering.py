@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.engine import EngineShape
 from ale_jax.config.model import FULL, Compute
-from ale_jax.engine.dispatch import PrefillBatcher, page_table, slot_state
+from ale_jax.engine.dispatch import PrefillBatcher, page_table, said_by, slot_state
 from ale_jax.learn.state import abstract_trained
 from ale_jax.learn.step import forward
 from ale_jax.model.generate import prefill_and_decode
@@ -63,9 +63,11 @@ def traced_sampler(policy: PolicyShape, mesh: AnyMesh, engine: EngineShape) -> j
     chunks = PrefillBatcher(engine, num_data_shards(mesh), policy.is_recurrent).arrays()
     return prefill_and_decode.trace(
         *(params, cache, idle, page_table([], engine), chunks, idle),
+        said=said_by([], engine),
         shape=policy,
         sizes=engine.prefill_tokens,
         steps=engine.decode_steps,
+        drafted=engine.speculative_tokens,
         stop_ids=(0,),
         platform=platform,
     )

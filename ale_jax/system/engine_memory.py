@@ -62,6 +62,10 @@ def engine_needs(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> 
     yield Need("pages on their way to the host or back", copies)
     guides = guides_bytes(policy, shape.max_sequences, shape.decode_steps)
     yield Need("what guides the sampler's tokens", guides)
+    if shape.speculative_tokens:  # of all slots at once, as a pass verifies them
+        places = each.max_sequences * (1 + shape.speculative_tokens)
+        size = 4 * places * policy.vocab_size // engine.shape["tensor"]
+        yield Need("logits of the sampler's drafts", size)
 
 
 def next_version(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:

@@ -27,6 +27,8 @@ from ale_jax.system.engine_memory import next_version, sent_weights
 from ale_jax.system.needs import Need
 from ale_jax.system.plan import Plan, Side, make_plan
 from ale_jax.system.serving_plan import only_sampling, plan_serving
+from benchmarks.lowering import traced_sampler
+from tests.model.meshes import mesh_of
 
 SMOKE = importlib.import_module("ale_jax.configs.smoke").get_config
 
@@ -314,6 +316,25 @@ def test_what_is_left_of_each_token_is_counted_where_it_is_cut():
     batch, _ = pack([Sample((turn,), np.ones(1, np.float32), **masks)], config.learn)
     assert batch.mask_BIw.shape[1] == config.learn.pack_length
     assert _needs(config)["masks of what top_k, top_p and min_p left"] == batch.mask_BIw.nbytes // 8
+
+
+def test_the_logits_of_drafts_are_counted_as_the_sampler_holds_them():
+    """The compiled sampler of two devices has an array of as many numbers, and none without."""
+    name, mesh = "logits of the sampler's drafts", mesh_of(data=2)
+    found = {}
+    for drafted in (0, 3):
+        config = _config(
+            engine={"speculative_tokens": drafted, "dispatch_ahead": False},
+            mesh={"data": 2},
+            hardware={"chip": "h100", "devices": 2},
+        )
+        policy = policy_shape(config, config.tokenizer.vocab_size)
+        with jax.set_mesh(mesh):
+            text = traced_sampler(policy, mesh, config.engine).lower().compile().as_text()
+        slots = config.engine.max_sequences // 2
+        held = f"f32[{slots},{1 + drafted},{policy.vocab_size}]"
+        found[drafted] = _needs(config).get(name, 0), held in text
+    assert found == {0: (0, False), 3: (4 * slots * 4 * policy.vocab_size, True)}
 
 
 def test_a_mesh_that_does_not_divide_the_policy_is_refused_by_name():
