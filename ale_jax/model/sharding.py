@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
 import jax
+import numpy as np
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ale_jax.config.architecture import PolicyShape
@@ -57,8 +58,13 @@ def make_mesh(shape: MeshShape, devices: Sequence[jax.Device] | None = None) -> 
     """Returns a mesh over these devices, or over all of the run; one device is a mesh of ones."""
     count = jax.device_count() if devices is None else len(devices)
     sizes = mesh_sizes(shape, count)
-    kinds = _AUTO * len(sizes)
-    return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=kinds, devices=devices)
+    lengths, names, kinds = tuple(sizes.values()), tuple(sizes), _AUTO * len(sizes)
+    try:
+        return jax.make_mesh(lengths, names, axis_types=kinds, devices=devices)
+    except AssertionError:  # jax orders TPUs by their links, but only those that fill a box
+        if devices is None:
+            raise
+        return Mesh(np.array(devices).reshape(lengths), names, axis_types=kinds)
 
 
 def current_device() -> jax.Device | AbstractDevice:

@@ -19,6 +19,7 @@ def learner_mesh(config: RunConfig) -> Mesh:
     of_engines = config.rollout.engine_devices
     if not of_engines:
         return make_mesh(config.mesh)
+    _require_whole_hosts(jax.default_backend(), jax.process_count(), of_engines)
     of_process: dict[int, list[jax.Device]] = defaultdict(list)
     for device in jax.devices():
         of_process[device.process_index].append(device)
@@ -45,8 +46,19 @@ def num_of_process(config: RunConfig) -> int:
 
 def num_learners(config: RunConfig) -> int:
     """Returns how many of them learn. Errors as of `learners`."""
-    own = config.rollout.engine_devices
-    return learners(num_devices(config), num_of_process(config), own)
+    of_engines, of_process = config.rollout.engine_devices, num_of_process(config)
+    devices, platform = num_devices(config), config.hardware.platform or jax.default_backend()
+    _require_whole_hosts(platform, devices // of_process, of_engines)
+    return learners(devices, of_process, of_engines)
+
+
+def _require_whole_hosts(platform: str, processes: int, of_engines: int) -> None:
+    """ValueError if the compiler would refuse the learner's programs."""
+    if of_engines and platform == "tpu" and processes > 1:
+        raise ValueError(
+            f"rollout.engine_devices {of_engines} with {processes} processes: the compiler refuses "
+            "programs on a part of the TPUs of several hosts. Set it to 0, or use one host"
+        )
 
 
 def learners(devices: int, of_process: int, of_engines: int) -> int:
