@@ -107,9 +107,7 @@ def run(
         for account in selections(families):
             logger.record("items_selected", account)
         watchdog = stack.enter_context(_watchdog(setting, logger))
-        logger.note(
-            f"sandboxes: {_describe(setting.runtime)}; devices: {setting.mesh.devices.size}"
-        )
+        logger.note(f"sandboxes: {_describe(setting.runtime)}; devices: {setting.devices}")
         start = restored or begin_anew(setting, checkpoints, logger)
         journal = stack.enter_context(Journal(workdir.path / JOURNAL_DIR, logger.events.record))
         trainer, cursor = start.trainer, start.cursor

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+import jax
 from jax.sharding import Mesh
 
 from ale_jax.agent.transcripts import Transcript
@@ -69,6 +70,14 @@ class Setting:
     def path(self) -> Path:
         """The run's folder."""
         return self.workdir.path
+
+    @property
+    def devices(self) -> str:
+        """How many there are, and for what."""
+        learning, sampling = self.mesh.size, self.config.rollout.engine_devices
+        if not sampling:
+            return f"{learning}"
+        return f"{learning} learn, {sampling * jax.process_count()} sample"
 
     @property
     def tokenizer_folder(self) -> Path:

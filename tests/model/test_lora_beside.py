@@ -85,11 +85,13 @@ def test_no_product_of_a_step_has_the_size_of_a_weight():
     assert sizes <= _products(_program(params, row, merged)), "the pattern finds them"
 
 
-@pytest.mark.parametrize(("stored_as", "devices"), [(SAME, 0), (SAME, 2), ("int8", 0), ("int8", 2)])
-def test_only_adapters_move_when_weights_are_published(stored_as, devices):
-    mesh = make_mesh(MESH)
+@pytest.mark.parametrize("stored_as", [SAME, "int8"])
+@pytest.mark.parametrize(("devices", "apart"), [(0, 0), (2, 0), (2, 4)])
+def test_only_adapters_move_when_weights_are_published(stored_as, devices, apart):
+    """apart: devices of the engines alone."""
+    mesh = make_mesh(MeshShape(expert=2, fsdp=2), jax.devices()[: 8 - apart])
     params = adapted(mesh)
-    meshes = engine_meshes(mesh, devices)
+    meshes = engine_meshes(mesh, devices, apart)
     copy = SamplingCopy(SHAPE, FLOAT32, mesh, stored_as, meshes)
     before = copy(params)
     later = with_trained(params, jax.tree.map(lambda x: 2 * x, trained(params)))

@@ -7,7 +7,9 @@ from ale_jax.command_line import read_config
 from ale_jax.config.hardware import CHIPS
 from ale_jax.launch import main
 from ale_jax.system.checks import resolved_config
+from ale_jax.system.new_config import fitted
 from ale_jax.system.plan import GIB, make_plan
+from tests.system.configs import smoke_config
 
 pytestmark = pytest.mark.heavy  # plans are of traced programs
 
@@ -68,6 +70,19 @@ def test_a_large_one_is_divided_over_them(new):
     assert config.mesh.fsdp * config.mesh.expert * config.mesh.tensor == 16
     assert config.learn.microbatch_rows == 32, "16 x 8 episodes of 1,024 tokens fill no more"
     assert make_plan(config).total < CHIPS["h200"] * GIB
+
+
+def test_engines_with_devices_for_themselves_leave_the_others_to_the_mesh():
+    config, plan = fitted(
+        smoke_config(
+            hardware={"chip": "h100", "devices": 8},
+            rollout={"engine_devices": 3},
+            engine={"max_sequences": 7, "pages": 400},
+        )
+    )
+    assert [side.devices for side in plan.sides] == [5, 3]
+    assert config.learn.microbatch_rows % 5 == 0
+    assert config.engine.max_sequences % 3 == config.engine.pages % 3 == 0
 
 
 @pytest.mark.parametrize("number", [1, 3], ids=["one", "three, which divide nothing"])

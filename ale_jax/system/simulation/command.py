@@ -77,12 +77,25 @@ def run_simulate(basis: Basis, values: Values | None, change: Callable[[Values],
     config = checked_config(values)
     for each in (config, *(run.config for run in others)):
         require_known(each)
+    _require_same_devices(config, (*runs, *others))
     if runs and basis.given:
         raise ValueError(
             f"{basis.given[0]} has no use with --from, whose runs say it: leave it out"
         )
     costs = _measured(runs, others) if runs else _given(basis)
     show(config, costs, _checks(costs, runs, others), search(config, costs))
+
+
+def _require_same_devices(config: RunConfig, runs: Sequence[_Run]) -> None:
+    """ValueError if learner and engines of a run shared other devices than those of the config."""
+    wanted = config.rollout.engine_devices
+    for run in runs:
+        if (had := run.config.rollout.engine_devices) != wanted:
+            raise ValueError(
+                f"rollout.engine_devices {wanted} cannot be predicted from {run.name}, which had "
+                f"{had}: how its episodes and updates slowed each other down says nothing of it. "
+                f"Set it to {had}, or name runs with {wanted}"
+            )
 
 
 def _runs(folders: str) -> list[_Run]:

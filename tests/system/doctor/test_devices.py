@@ -39,6 +39,13 @@ def test_other_devices_are_a_warning_where_the_mesh_fits_on_them(kind, count, st
     assert check_mesh(smoke_config(**POD), kind, count).state is state
 
 
+def test_engines_with_devices_for_themselves_leave_the_others_to_the_mesh():
+    config = smoke_config(rollout={"engine_devices": 2}, mesh={"data": 6})
+    assert check_mesh(config, "cpu", 8).state is State.OK
+    finding = check_mesh(config, "cpu", 2)
+    assert finding.state is State.FAIL and "engine_devices 2 leaves none" in finding.remedy
+
+
 def test_a_kind_of_device_is_no_kind_that_its_name_begins_with():
     assert is_chip("TPU v5", "v5p") and not is_chip("TPU v5 lite", "v5p")
     assert is_chip("TPU v5 lite", "v5e") and not is_chip("TPU v5", "v5e")

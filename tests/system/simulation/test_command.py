@@ -124,6 +124,14 @@ def test_a_run_that_tells_too_little_is_refused(tmp_path, capsys):
     assert "has no times.jsonl" in refused(capsys, f"--from={run}")
 
 
+def test_runs_with_other_devices_for_their_engines_are_refused(tmp_path, capsys):
+    run = make_run(tmp_path / "run", SMOKE)
+    changed = "--config.rollout.engine_devices=2"
+    answer = f"rollout.engine_devices 2 cannot be predicted from {run}, which had 0"
+    assert answer in refused(capsys, f"--from={run}", changed)
+    assert answer in refused(capsys, "--config=smoke", f"--check={run}", changed)
+
+
 def test_only_what_was_measured_is_varied(tmp_path, capsys):
     """With four places and many groups ahead, always four episodes are in progress."""
     out = said(
