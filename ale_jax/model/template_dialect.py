@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ale_jax.model.template_limit import TemplateTimeout
+
 Message = Mapping[str, Any]  # as transformers' chat templates take it
 Apply = Callable[[list[Message], Any, bool], str]
 
@@ -61,7 +63,8 @@ class Dialect:
 
 def dialect_of(apply: Apply) -> Dialect:
     """Returns the dialect of a template. apply: from messages, tools and whether the policy's next
-    turn is to be opened, to text. Whatever it raises, the template refuses the messages."""
+    turn is to be opened, to text. Whatever it raises, the template refuses the messages; but for
+    TemplateTimeout, which is raised here, too."""
     thoughts = next((name for name in THOUGHTS if _writes(apply, _thinking(name))), THOUGHTS[0])
     found = Dialect(thoughts, has_tools=_writes(apply, [ASKED], [_tool()]))
     for as_text, empty in itertools.product((False, True), ("", None)):
@@ -95,6 +98,8 @@ def _with_named_ids(messages: Sequence[Message]) -> list[Message]:
 def _writes(apply: Apply, messages: Sequence[Message], tools: Any = None) -> bool:
     try:
         text = apply(list(messages), tools, False)
+    except TemplateTimeout:
+        raise
     except Exception:  # a template may raise its own, and any of jinja's
         return False
     return PROBE in text and PYTHONS not in text

@@ -17,6 +17,7 @@ from jinja2.meta import find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ale_jax.files import write_json
+from ale_jax.model.template_limit import check_operations
 from ale_jax.strict_json import read_json
 
 FILE, GENERATION = "chat_settings.json", "generation_config.json"
@@ -94,12 +95,13 @@ def checked_date(date: str) -> str:
 
 def variables_of(template: str) -> frozenset[str]:
     """Returns the names of the variables that a chat template reads, but not those that each
-    template is given, such as its tokens. ValueError if it is no template."""
+    template is given, such as its tokens. ValueError if it is no template, or computes powers."""
     environment = ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"])
     try:
         tree = environment.parse(_GENERATION.sub("", template))
     except Exception as error:  # of jinja's parser
         raise ValueError(f"the chat template cannot be read: {error!s:.200}") from error
+    check_operations(tree)
     # What is set in some branch counts as undeclared, too: unless it is asked for, it is its own.
     own = {name.name for name in tree.find_all(nodes.Name) if name.ctx == "store"}
     found = find_undeclared_variables(tree) - (own - _asked_for(tree))

@@ -29,6 +29,7 @@ from ale_jax.model.chat_render import ChatRenderer
 from ale_jax.model.piece_encoder import PieceEncoder
 from ale_jax.model.slots import Message
 from ale_jax.model.template_dialect import Dialect
+from ale_jax.model.template_limit import rendered
 from ale_jax.model.template_settings import (
     NO_SETTINGS,
     TODAY,
@@ -150,6 +151,8 @@ class ChatTokenizer:
         self._special = {number: token.content for number, token in added.items() if token.special}
         self._encoder = PieceEncoder(self._rust, markers(tokenizer), self._lock)
         self.variables = variables_of(self.chat_template)
+        for template in named_templates(tokenizer).values():
+            variables_of(template)  # raises for what must not be rendered
         self._is_dated = TODAY in self.chat_template
         self._make_renderers()
         self._varied = lru_cache(MAX_VARIED)(self._with_variables)
@@ -174,15 +177,7 @@ class ChatTokenizer:
         ValueError if there is none, or it has no chat template that can be used.
         """
         path = locate(path, weights=False)
-        if not (path.is_file() or (path / "tokenizer.json").is_file()):
-            raise ValueError(
-                f"no tokenizer.json in {path}: give a folder that transformers can load, "
-                "a .gguf file or a model's name, ORGANIZATION/NAME"
-            )
-        try:
-            tokenizer = read_folder(path)
-        except Exception as error:  # a damaged file can raise any type of error
-            raise ValueError(f"{path}: its tokenizer cannot be read: {error!s:.200}") from error
+        tokenizer = read_folder(path)
         if not tokenizer.chat_template:
             raise ValueError(f"the tokenizer in {path} has no chat template: add one")
         names = sorted(named_templates(tokenizer))
@@ -380,17 +375,21 @@ class ChatTokenizer:
         return np.append(ids, end).astype(np.int32)
 
     def _render(self, messages: list[Message], tools: Any, add_generation_prompt: bool) -> str:
-        template = self._tokenizer.get_chat_template(None, tools)
-        text = self._tokenizer.apply_chat_template(
-            [*map(dict, messages)],
-            tools=tools,
-            chat_template=self._adapted(template),
-            add_generation_prompt=add_generation_prompt,
-            tokenize=False,
-            **self._settings.variables,
-        )
-        assert isinstance(text, str)
-        return text
+        template = self._adapted(self._tokenizer.get_chat_template(None, tools))
+
+        def render() -> str:
+            text = self._tokenizer.apply_chat_template(
+                [*map(dict, messages)],
+                tools=tools,
+                chat_template=template,
+                add_generation_prompt=add_generation_prompt,
+                tokenize=False,
+                **self._settings.variables,
+            )
+            assert isinstance(text, str)
+            return text
+
+        return rendered(render)
 
     def _render_tool_use(
         self, messages: list[Message], tools: Any, add_generation_prompt: bool

@@ -14,7 +14,20 @@ if TYPE_CHECKING:
 
 
 def read_folder(path: Path) -> PreTrainedTokenizerFast:
-    """Reads the tokenizer of a folder, or of a .gguf file. Errors of any type if it is damaged."""
+    """Reads the tokenizer of a folder, or of a .gguf file. ValueError if there is none, or it is
+    damaged."""
+    if not (path.is_file() or (path / "tokenizer.json").is_file()):
+        raise ValueError(
+            f"no tokenizer.json in {path}: give a folder that transformers can load, "
+            "a .gguf file or a model's name, ORGANIZATION/NAME"
+        )
+    try:
+        return _read(path)
+    except Exception as error:  # a damaged file can raise any type of error
+        raise ValueError(f"{path}: its tokenizer cannot be read: {error!s:.200}") from error
+
+
+def _read(path: Path) -> PreTrainedTokenizerFast:
     if path.is_file():
         return read_tokenizer(path)
     found = transformers().AutoTokenizer.from_pretrained(str(path), local_files_only=True)

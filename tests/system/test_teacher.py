@@ -186,5 +186,13 @@ def test_a_teacher_with_fewer_tokens_or_another_tokenizer_is_refused(teacher, tm
     ChatTokenizer(train_bpe(other, 300)).save(tmp_path)
     with pytest.raises(ValueError, match=r"has another tokenizer: .* is (no )?token"):
         check_teacher(config, tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    config = _config(tmp_path, **ALONE, **SAMPLED)
+    answer = (
+        r"config\.teacher\.weights .*, whose tokens have to be the run's: no tokenizer\.json in "
+    )
+    with pytest.raises(ValueError, match=answer):
+        check_teacher(config, teacher)
+    config = _config(teacher, **ALONE, **SAMPLED)
     with pytest.raises(ValueError, match=r"set config\.tokenizer\.path to .*teacher"):
         check_sources(config)
