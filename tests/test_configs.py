@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import inspect
+import json
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from ale_jax.config.fields import flat
 from ale_jax.config.run import RunConfig
 from ale_jax.config.worlds import Domain, WorldsConfig
 from ale_jax.configs import algorithms
-from ale_jax.system.checks import checked_config
+from ale_jax.system.checks import checked_config, resolved_config
 from ale_jax.system.plan import GIB, make_plan
 from tests.rows import each_row
 
@@ -23,7 +24,8 @@ FOLDER = Path(configs.__file__).parent
 NAMES = sorted(p.stem for p in FOLDER.glob("*.py") if "def get_config" in p.read_text())
 BRIDGES = sorted(p.stem for p in FOLDER.glob("bridges/[a-z]*.py"))
 EXPERIMENTS = sorted(f"experiments.{p.stem}" for p in FOLDER.glob("experiments/[a-z]*.py"))
-PLANNED = [name for name in NAMES if not name.startswith(("quickstart", "smoke"))]
+OF_WEIGHTS = ("one_gpu", "smoke_weights")  # which tell the shape
+PLANNED = [name for name in NAMES if not name.startswith(("quickstart", "smoke", *OF_WEIGHTS))]
 
 
 @each_row("name", NAMES)
@@ -71,6 +73,30 @@ def test_a_config_fits_the_chips_that_it_names_and_says_how_much_it_takes(name):
     assert f"`plan`: {plan.total / GIB:.1f} GiB of each device." in module.__doc__
 
 
+QWEN3 = {
+    "model_type": "qwen3",
+    "head_dim": 128,
+    "max_position_embeddings": 40_960,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 8,
+    "rope_theta": 1_000_000,
+    "tie_word_embeddings": True,
+    "vocab_size": 151_936,
+}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("model", "width"), [("Qwen3-0.6B", 1024), ("1.7B", 2048)])
+def test_two_sizes_of_qwen3_fit_one_gpu(model, width, tmp_path):
+    sizes = {"hidden_size": width, "intermediate_size": 3 * width}
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3 | sizes))
+    module = importlib.import_module("ale_jax.configs.one_gpu")
+    plan = make_plan(resolved_config(module.get_config().to_dict() | {"weights": str(tmp_path)}))
+    plan.require_fit()
+    assert f"{plan.total / GIB:.1f} GiB with {model}" in module.__doc__
+
+
 ON_TWO_CORES = """
 import importlib
 from ale_jax.system.checks import check_devices, checked_config
@@ -84,7 +110,7 @@ for name in {names}:
 def test_the_other_configs_fit_two_cores():
     # Two CPU cores, which are one device, and not the eight that the tests make of them.
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
-    code = ON_TWO_CORES.format(names=[name for name in NAMES if name not in PLANNED])
+    code = ON_TWO_CORES.format(names=[name for name in NAMES if name not in (*PLANNED, "one_gpu")])
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120
     )
