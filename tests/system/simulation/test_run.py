@@ -9,7 +9,7 @@ from ale_jax.config.rollout import DeadlinesConfig
 from ale_jax.status import Status
 from ale_jax.system.simulation.run import Setup, simulate
 from ale_jax.system.simulation.world import Course
-from benchmarks.asynchrony import kept_promises
+from benchmarks.asynchrony.simulated import kept_promises
 
 TWO = Setup(groups_per_step=2, group_size=2, places=4, update_seconds=3.0)
 

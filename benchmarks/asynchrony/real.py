@@ -1,0 +1,149 @@
+"""The same comparisons by real runs: scheduler, gateway, engine and learner on this machine, and
+sandboxes that only let time pass."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import multiprocessing
+import os
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ale_jax.status import Status
+from ale_jax.system.simulation.fit import fitted, has_result
+from ale_jax.system.simulation.predict import check
+from benchmarks.asynchrony.cases import CASES, Case, quick
+from benchmarks.asynchrony.runs import Arm, Finished, run
+
+FREE_S = 1.0  # after which an attempt that nobody wants should be over
+PLANNED = ("agentic", "redundancy")  # the cases by which predictions are judged
+
+Runs = Mapping[str, Sequence[Finished]]  # by schedule; of all seeds
+
+
+def measure(names: Sequence[str], seeds: int, is_quick: bool) -> dict[str, object]:
+    """Returns the figures of these cases. Seeds are run side by side, each in its process."""
+    found: dict[str, object] = {}
+    errors: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder, _players(seeds) as players:
+        for name in names:
+            case = quick(CASES[name]) if is_quick else CASES[name]
+            print(f"{name}: {_load()}", flush=True)
+            runs = {
+                schedule: _all(players, case.arm(schedule), seeds, Path(folder))
+                for schedule in case.schedules
+            }
+            found |= _figures(name, case, runs)
+            if name in PLANNED:
+                errors |= _errors(name, runs)
+    if errors:
+        found["planner_error_max"] = max(map(abs, errors.values()))
+        found["planner_errors"] = errors
+    return found
+
+
+@contextlib.contextmanager
+def _players(count: int) -> Iterator[concurrent.futures.Executor]:
+    """Opens a process for each run, as runs of one process would share what it has compiled."""
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(
+        count, mp_context=context, max_tasks_per_child=1
+    ) as pool:
+        yield pool
+
+
+def _all(
+    players: concurrent.futures.Executor, arm: Arm, seeds: int, folder: Path
+) -> list[Finished]:
+    return list(players.map(run, [arm] * seeds, range(seeds), [folder] * seeds))
+
+
+def _load() -> str:
+    one, *_ = os.getloadavg()
+    return f"{time.strftime('%H:%M:%S')}, load of the machine {one:.1f}"
+
+
+def _figures(name: str, case: Case, runs: Runs) -> dict[str, object]:
+    base, *others = runs
+    for schedule, finished in runs.items():
+        for each in finished:
+            print(_row(name, schedule, case, each))
+    found: dict[str, object] = {}
+    for other in others:
+        key = f"{name}_real" if len(others) == 1 else f"{name}_real, {other}"
+        found[key] = _gain(runs[base], runs[other])
+    if name == "redundancy":
+        found |= _losses(runs[others[0]])
+    return found
+
+
+def _gain(before: Sequence[Finished], after: Sequence[Finished]) -> float:
+    """Returns the median, over seeds, of the seconds of a step by the first over the second."""
+    pairs = zip(before, after, strict=True)
+    gains = [a.outcome.seconds_per_step / b.outcome.seconds_per_step for a, b in pairs]
+    return round(statistics.median(gains), 3)
+
+
+def _row(name: str, schedule: str, case: Case, finished: Finished) -> str:
+    outcome, update = finished.outcome, finished.update_seconds
+    return (
+        f"{name}, {schedule}: {len(finished.steps)} steps of "
+        f"{outcome.seconds_per_step / case.scale:.1f} s at a scale of {case.scale:g}, places busy "
+        f"{outcome.places_busy:.0%}, learner {outcome.learner_busy:.0%}, age "
+        f"{outcome.mean_age:.2f}, stale {outcome.stale_share:.1%}, longest update "
+        f"{update / case.scale:.1f} s, {finished.cpu_share:.2f} cores"
+    )
+
+
+def _losses(runs: Sequence[Finished]) -> dict[str, object]:
+    """Returns what redundancy costs: the share of each family's groups that are dropped, the
+    largest over the smallest, and the share of attempts over within FREE_S of being useless."""
+    totals: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for each in runs:
+        for family, (trained, dropped) in each.groups.items():
+            totals[family][0] += trained
+            totals[family][1] += dropped
+    rates = {family: gone / (kept + gone) for family, (kept, gone) in totals.items()}
+    least = min(rates.values())
+    late = [seconds for each in runs for seconds in freed_after(each)]
+    return {
+        "drop_rates": {family: round(rate, 3) for family, rate in rates.items()},
+        "drop_rate_ratio": round(max(rates.values()) / least, 2) if least else None,
+        "freed_within_1_s": round(sum(each <= FREE_S for each in late) / len(late), 3)
+        if late
+        else None,
+    }
+
+
+def freed_after(run: Finished) -> Iterator[float]:
+    """Yields, for each attempt that ended because its group had enough members, the seconds since
+    the last one of these."""
+    size, groups = run.config.rl.group_size, defaultdict(list)
+    for attempt in run.times.attempts:
+        groups[attempt.group].append(attempt)
+    for attempts in groups.values():
+        ended = sorted(each.ended for each in attempts if has_result(each))
+        if len(ended) >= size:
+            for each in attempts:
+                if each.status == Status.CANCELLED and each.ended >= ended[size - 1]:
+                    yield each.ended - ended[size - 1]
+
+
+def _errors(name: str, runs: Runs) -> dict[str, float]:
+    """Returns how far predictions of each schedule's last seed are off, of its steps per hour.
+    Fitted to the first schedule's first seed alone."""
+    base, *_ = runs
+    first = runs[base][0]
+    costs = fitted([(first.times, first.steps)])
+    errors = {}
+    for schedule, finished in runs.items():
+        last = finished[-1]
+        compared = check(schedule, last.config, costs, last.times, last.steps)
+        if last is not first:
+            errors[f"{name}, {schedule}"] = round(compared.error, 3)
+    return errors
