@@ -7,7 +7,8 @@ Prints its runs and, as JSON, for each workload the seconds of a step without ov
 - agentic: five turns of max(0, N(10, 10)) s, 16 x 8 episodes in 128 places; alpha 2 over a
   synchronous run.
 - tail: log-normal episodes of one turn whose 99th percentile is 20 times their median, 10 s; 16 x 8
-  in 32 places; alpha 1, slow groups dropped, over synchronous. Real runs also: with `wait`.
+  in 32 places; alpha 1, slow groups dropped, over synchronous. tail_wait_real: alpha 1, none
+  dropped.
 - redundancy: synchronous steps of 32 x 8 in 324 places, of agentic episodes of which 5 % take five
   times as long and 1 % never end, until a deadline after 400 s lets them be played again; 36 x 9,
   of which the first 32 x 8 count, over none.

@@ -69,8 +69,8 @@ CASES = {
         1 / 100,
         {
             "alpha 0": Schedule({}, 16),
-            "alpha 1, drop": Schedule({"alpha": 1.0, "stragglers": "drop"}, 24, warm=3),
-            "alpha 1, wait": Schedule({"alpha": 1.0}, 16, warm=3),
+            "drop": Schedule({"alpha": 1.0, "stragglers": "drop"}, 24, warm=3),
+            "wait": Schedule({"alpha": 1.0}, 16, warm=3),
         },
     ),
     "no_barrier": Case(

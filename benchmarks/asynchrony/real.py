@@ -13,12 +13,14 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from unittest import mock
 
 from ale_jax.status import Status
 from ale_jax.system.simulation.fit import fitted, has_result
 from ale_jax.system.simulation.predict import check
 from benchmarks.asynchrony.cases import CASES, Case, quick
 from benchmarks.asynchrony.runs import Arm, Finished, run
+from benchmarks.survival.runs import QUICK_COMPILE
 
 FREE_S = 1.0  # after which an attempt that nobody wants should be over
 PLANNED = ("agentic", "redundancy")  # the cases by which predictions are judged
@@ -30,7 +32,8 @@ def measure(names: Sequence[str], seeds: int, is_quick: bool) -> dict[str, objec
     """Returns the figures of these cases. Seeds are run side by side, each in its process."""
     found: dict[str, object] = {}
     errors: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as folder, _players(seeds) as players:
+    flags = QUICK_COMPILE if is_quick else ""
+    with tempfile.TemporaryDirectory() as folder, _players(seeds, flags) as players:
         for name in names:
             case = quick(CASES[name]) if is_quick else CASES[name]
             print(f"{name}: {_load()}", flush=True)
@@ -48,12 +51,16 @@ def measure(names: Sequence[str], seeds: int, is_quick: bool) -> dict[str, objec
 
 
 @contextlib.contextmanager
-def _players(count: int) -> Iterator[concurrent.futures.Executor]:
-    """Opens a process for each run, as runs of one process would share what it has compiled."""
+def _players(count: int, xla_flags: str) -> Iterator[concurrent.futures.Executor]:
+    """Opens a pool that makes each run in a process of its own, on one device."""
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(
-        count, mp_context=context, max_tasks_per_child=1
-    ) as pool:
+    variables = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": xla_flags}
+    with (
+        mock.patch.dict(os.environ, variables),
+        concurrent.futures.ProcessPoolExecutor(
+            count, mp_context=context, max_tasks_per_child=1
+        ) as pool,
+    ):
         yield pool
 
 
@@ -75,10 +82,10 @@ def _figures(name: str, case: Case, runs: Runs) -> dict[str, object]:
             print(_row(name, schedule, case, each))
     found: dict[str, object] = {}
     for other in others:
-        key = f"{name}_real" if len(others) == 1 else f"{name}_real, {other}"
+        key = f"{name}_real" if other == others[0] else f"{name}_{other}_real"
         found[key] = _gain(runs[base], runs[other])
     if name == "redundancy":
-        found |= _losses(runs[others[0]])
+        found |= losses(runs[others[0]])
     return found
 
 
@@ -100,23 +107,20 @@ def _row(name: str, schedule: str, case: Case, finished: Finished) -> str:
     )
 
 
-def _losses(runs: Sequence[Finished]) -> dict[str, object]:
-    """Returns what redundancy costs: the share of each family's groups that are dropped, the
-    largest over the smallest, and the share of attempts over within FREE_S of being useless."""
-    totals: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for each in runs:
-        for family, (trained, dropped) in each.groups.items():
-            totals[family][0] += trained
-            totals[family][1] += dropped
-    rates = {family: gone / (kept + gone) for family, (kept, gone) in totals.items()}
-    least = min(rates.values())
-    late = [seconds for each in runs for seconds in freed_after(each)]
+def losses(runs: Sequence[Finished]) -> dict[str, object]:
+    """Returns what redundancy costs: the share of each family's groups that is dropped, the largest
+    over the smallest, and the share of useless attempts that are over within FREE_S. None for what
+    did not happen."""
+    rates = {}
+    for family in runs[0].groups:
+        kept, gone = (sum(each.groups[family][part] for each in runs) for part in (0, 1))
+        rates[family] = gone / (kept + gone)
+    least, seconds = min(rates.values()), [each for run in runs for each in freed_after(run)]
+    in_time = sum(each <= FREE_S for each in seconds)
     return {
         "drop_rates": {family: round(rate, 3) for family, rate in rates.items()},
         "drop_rate_ratio": round(max(rates.values()) / least, 2) if least else None,
-        "freed_within_1_s": round(sum(each <= FREE_S for each in late) / len(late), 3)
-        if late
-        else None,
+        "freed_within_1_s": round(in_time / len(seconds), 3) if seconds else None,
     }
 
 

@@ -1,5 +1,6 @@
-"""Sandboxes of the benchmark of asynchrony take their time, and can be closed meanwhile."""
+"""Real runs of the benchmark of asynchrony: their sandboxes, schedules and figures."""
 
+import dataclasses
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ import pytest
 from ale_jax.agent.loop import ScriptedPolicy, play
 from ale_jax.config.agent import AgentLimits
 from ale_jax.config.run import RunConfig
+from ale_jax.monitor.times import AttemptTimes, Times
 from ale_jax.records import EpisodeKey, Task
 from ale_jax.sandbox.api import SandboxLost
 from ale_jax.status import Status
@@ -16,6 +18,8 @@ from ale_jax.worlds.checked import CheckedWorld
 from ale_jax.worlds.items import EVAL, TRAIN, Item
 from benchmarks.asynchrony import cases
 from benchmarks.asynchrony.latency import BEGIN, WAIT, Latencies, Latency
+from benchmarks.asynchrony.real import freed_after, losses
+from benchmarks.asynchrony.runs import Finished
 
 PATIENCE_S = 60.0
 SPEC = RunConfig().sandbox
@@ -77,3 +81,31 @@ def test_schedules_differ_from_the_first_one_in_what_they_name_alone(case):
         }
         assert changed == plan.changes.keys()
         assert changed or other.barrier != first.barrier
+
+
+def test_what_a_group_no_longer_needs_is_timed_from_its_last_needed_member():
+    def attempt(ended, status=Status.FINISHED, group=0):
+        return AttemptTimes(0.0, ended, status, group, 1, 1)
+
+    attempts = (
+        attempt(1.0),
+        attempt(2.0, Status.SANDBOX_LOST),  # is repeated
+        attempt(4.0, Status.TURN_LIMIT),
+        attempt(4.5, Status.CANCELLED),
+        attempt(9.0, group=1),
+        attempt(9.5, Status.CANCELLED, group=1),  # whose group is not complete
+    )
+    config = RunConfig()
+    config = dataclasses.replace(config, rl=dataclasses.replace(config.rl, group_size=2))
+    run = Finished(config, Times(attempts, ()), (), {}, 0.0)
+    assert [*freed_after(run)] == [0.5]
+
+
+def test_drop_rates_are_of_all_runs_together():
+    runs = [
+        Finished(RunConfig(), Times((), ()), (), {"north": (3, 1), "south": (4, kept)}, 0.0)
+        for kept in (0, 4)
+    ]
+    found = losses(runs)
+    assert found["drop_rates"] == {"north": 0.25, "south": 0.333}
+    assert found["drop_rate_ratio"] == 1.33
