@@ -34,6 +34,7 @@ from ale_jax.data.packing import pack
 from ale_jax.learn.state import abstract_state, make_optimizer
 from ale_jax.learn.step import ModelSpec, make_loss, make_train_step
 from ale_jax.model.lora import trained, without_adapters
+from ale_jax.model.rounded import abstract_rounded, with_rounded
 from ale_jax.model.sampling_weights import in_parts, sampling_part
 from ale_jax.model.sharding import batch_sharding, mesh_sizes
 from ale_jax.model.weights.shape import policy_shape
@@ -120,7 +121,9 @@ def compile_learner(config: RunConfig, slices: int) -> dict[str, Any]:
         }
     plan = make_plan(config)
     temporary = max(p["temporary_gib"] for name, p in programs.items() if name.startswith(PUBLISH))
-    computing = _planned(plan, HELD) + programs["gradient"]["gib"]
+    # Where weights are rounded, the gradient's program is not given those in float32.
+    held = (*HELD, *PUBLISHED[:1]) if config.learn.compute_dtype != "float32" else HELD
+    computing = _planned(plan, held) + programs["gradient"]["gib"]
     peak = max(computing, _planned(plan, (*HELD, *PUBLISHED)) + temporary)
     return {
         "programs": programs,
@@ -175,7 +178,10 @@ def learner_programs(config: RunConfig, mesh: Mesh) -> Iterator[tuple[str, Any]]
     step = make_train_step(model, optimizer, make_loss(config.algo, learn.chunks_per_pack))
     state = abstract_state(policy, optimizer, mesh, config.lora)
     moved, number = trained(state.params), everywhere(mesh)
-    args = (moved, state.params, abstract_batch(config, mesh), number, number)
+    weights = moved, state.params
+    if learn.compute_dtype != "float32":
+        weights = with_rounded(state.params, abstract_rounded(state.params, learn.compute_dtype))
+    args = (*weights, abstract_batch(config, mesh), number, number)
     with jax.set_mesh(mesh):
         grads, sums = jax.eval_shape(step.nothing, *args)
         sums = jax.tree.map(lambda x: everywhere(mesh, x.shape, x.dtype), sums)

@@ -38,7 +38,7 @@ from ale_jax.learn.state import (
 from ale_jax.learn.step import Metrics, ModelSpec, UpdateStep
 from ale_jax.learn.token_credit import returns, time_steps
 from ale_jax.model.compute import EXACT
-from ale_jax.model.lora import merged
+from ale_jax.model.lora import merged, with_trained
 from ale_jax.model.moe import balancing_loss, router_sums
 from ale_jax.model.params import Params
 from ale_jax.model.policy import HEAD, token_values, value_table
@@ -91,7 +91,8 @@ class Critics:
         self.hp, self.state = hp, state
         self._model = model = critic_model(hp, policy)
         optimizer = table_optimizer(hp.optimizer, value_table(model.shape), updates)
-        self._step = UpdateStep(critic_gradient(model), optimizer, state[0].params, model.mesh)
+        dtype, weights = model.compute.compute_dtype, state[0].params
+        self._step = UpdateStep(critic_gradient(model), optimizer, weights, model.mesh, dtype)
 
     @classmethod
     def make(
@@ -257,9 +258,9 @@ def critic_gradient(model: ModelSpec) -> Callable[..., tuple[Params, Metrics, No
         loss_denominator: jax.Array,
         share: jax.Array,
     ) -> tuple[jax.Array, Metrics]:
-        del params  # every weight of a critic is trained
+        weights = with_trained(params, moved)
         rows = {name: arrays[name] for name in INPUTS if name in arrays}
-        value_BT, stats = token_values(moved, **rows, shape=model.shape, compute=model.compute)
+        value_BT, stats = token_values(weights, **rows, shape=model.shape, compute=model.compute)
         loss, sums = critic_loss(value_BT, arrays["return_BT"], arrays["own_BT"], loss_denominator)
         balance = jnp.zeros(())
         if stats:

@@ -31,6 +31,7 @@ from ale_jax.model.moe import RouterSums, balancing_loss, router_sums
 from ale_jax.model.params import Params
 from ale_jax.model.policy import Asked, TokenScores, hidden_states, score_tokens
 from ale_jax.model.reading import read_here
+from ale_jax.model.rounded import abstract_rounded, rounded, with_rounded
 from ale_jax.model.sharding import batch_sharding
 from ale_jax.records import Batch, Trajectory
 
@@ -140,16 +141,17 @@ def make_train_step(
     and the metrics say so, as they say if a weight is not finite (learn/finite.py).
     """
     weights = abstract_trained(model.shape, model.lora, model.mesh)
-    return UpdateStep(gradient_function(model, loss_fn), optimizer, weights, model.mesh)
+    dtype = model.compute.compute_dtype
+    return UpdateStep(gradient_function(model, loss_fn), optimizer, weights, model.mesh, dtype)
 
 
 class UpdateStep:
     """A `TrainStep` for any gradient.
 
     gradient: of a microbatch that is alone, with its metrics. add_gradient: adds both to a total,
-    which are zeros if there is one microbatch whose form it is compiled for already. update: of
-    weights and moments by the total. All are compiled, and reuse the memory of the totals and
-    moments that they are given.
+    which are zeros if there is one microbatch whose form it is compiled for already; it is given
+    weights that are rounded once for all microbatches. update: of weights and moments by the total.
+    All are compiled, and reuse the memory of the totals and moments that they are given.
     """
 
     def __init__(
@@ -158,17 +160,23 @@ class UpdateStep:
         optimizer: optax.GradientTransformation,
         weights: Params,
         mesh: Mesh,
+        dtype: str = "float32",
     ):
-        """weights: those trained, or their abstract form."""
-        self._mesh = mesh
+        """weights: those trained, or their abstract form. dtype: of products with them."""
+        self._mesh, self._dtype = mesh, dtype
+        self._rounded: Callable[[Params], Params] | None = None
         # Metrics are replicated, because every process reads them; each token stays with its row.
         everywhere = NamedSharding(mesh, PartitionSpec())
         trained_places = jax.tree.map(lambda w: w.sharding, weights)
         totals = trained_places, everywhere
 
+        def exact_gradient(*args: Any) -> tuple[Params, Metrics, Any]:
+            grads, sums, tokens = gradient_of(*args)
+            return jax.tree.map(lambda each: each.astype(jnp.float32), grads), sums, tokens
+
         @functools.partial(jax.jit, out_shardings=totals)
         def nothing(*args: Any) -> Total:
-            *total, _ = jax.eval_shape(gradient_of, *args)
+            *total, _ = jax.eval_shape(exact_gradient, *args)
             return jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), tuple(total))
 
         compiled = functools.partial(
@@ -177,12 +185,12 @@ class UpdateStep:
 
         @compiled
         def gradient(*args: Any) -> tuple[Total, Any]:
-            grads, sums, tokens = gradient_of(*args)
+            grads, sums, tokens = exact_gradient(*args)
             return (grads, sums), tokens
 
         @functools.partial(compiled, donate_argnums=0)
         def add_gradient(total: Total, *args: Any) -> tuple[Total, Any]:
-            grads, sums, tokens = gradient_of(*args)
+            grads, sums, tokens = exact_gradient(*args)
             return jax.tree.map(jnp.add, total, (grads, sums)), tokens
 
         self.nothing, self.gradient, self.add_gradient = nothing, gradient, add_gradient
@@ -192,28 +200,46 @@ class UpdateStep:
     def __call__(
         self, state: TrainState, batches: Sequence[Any], loss_denominator: float | np.float32
     ) -> tuple[TrainState, Metrics, list[Any]]:
-        share = 1.0 / len(batches)
         moved = trained(state.params)
-        total: Total | None = None
-        every_tokens: list[Any] = []
         with jax.set_mesh(self._mesh):
-            for batch in batches:
-                arrays = to_device(batch, self._mesh)
-                args = (moved, state.params, arrays, loss_denominator, share)
-                form = tuple(x.shape for x in arrays.values())
-                if len(batches) == 1 and form not in self._added:
-                    total, tokens = self.gradient(*args)
-                else:
-                    self._added.add(form)
-                    total, tokens = self.add_gradient(total or self.nothing(*args), *args)
-                every_tokens.append(tokens)
-            assert total is not None, "a step without microbatches"
-            grads, sums = total
+            (grads, sums), every_tokens = self._summed(state.params, batches, loss_denominator)
             moved, opt_state, step, more = self.update(
                 grads, state.opt_state, moved, state.step, sums["loss"]
             )
         params = with_trained(state.params, moved)
         return TrainState(params, opt_state, step), sums | more, every_tokens
+
+    def _summed(
+        self, params: Params, batches: Sequence[Any], loss_denominator: float | np.float32
+    ) -> tuple[Total, list[Any]]:
+        """Sums gradient and metrics over microbatches. Also returns the figures of tokens."""
+        share = 1.0 / len(batches)
+        total: Total | None = None
+        weights: tuple[Params, Params] | None = None
+        every_tokens: list[Any] = []
+        for batch in batches:
+            arrays = to_device(batch, self._mesh)
+            form, rest = tuple(x.shape for x in arrays.values()), (arrays, loss_denominator, share)
+            if len(batches) == 1 and form not in self._added:
+                total, tokens = self.gradient(trained(params), params, *rest)
+            else:
+                self._added.add(form)
+                weights = weights or self._ready(params)
+                total = total or self.nothing(*weights, *rest)
+                total, tokens = self.add_gradient(total, *weights, *rest)
+            every_tokens.append(tokens)
+        assert total is not None, "a step without microbatches"
+        return total, every_tokens
+
+    def _ready(self, params: Params) -> tuple[Params, Params]:
+        """Returns the weights that `add_gradient` is given, those trained and all."""
+        if self._dtype == "float32":
+            return trained(params), params
+        if self._rounded is None:
+            places = jax.tree.map(lambda x: x.sharding, abstract_rounded(params, self._dtype))
+            round_all = functools.partial(rounded, dtype=self._dtype)
+            self._rounded = jax.jit(round_all, out_shardings=places)
+        return with_rounded(params, self._rounded(params))
 
 
 def gradient_function(

@@ -112,7 +112,7 @@ def trained(params: Params) -> Params:
 
 def with_trained(params: Params, moved: Params) -> Params:
     """Returns `params`, with `moved` in place of `trained(params)`."""
-    return params | {"adapters": moved} if "adapters" in params else moved
+    return params | ({"adapters": moved} if "adapters" in params else moved)
 
 
 def without_adapters(params: Params) -> Params:

@@ -38,6 +38,7 @@ from ale_jax.model.lora import adapted_layers
 from ale_jax.model.moe import RouterStats, on_one_device, routing
 from ale_jax.model.params import Param, Params, param_table
 from ale_jax.model.reading import before, following, put_behind, read_here
+from ale_jax.model.rounded import ROUNDED, head_alone, in_type, rows_instead
 from ale_jax.model.sharding import row_axes, sequence_axis, spec
 from ale_jax.model.short_conv import packed_conv
 
@@ -95,7 +96,7 @@ def embed_tokens(
 ) -> jax.Array:
     """Returns the input of the first layer, [B,T,D]."""
     # The cast follows the lookup, so that the gradients of a token's row are summed in float32.
-    x_BTD = _look_up(params["embed_VD"], tokens_BT).astype(compute.compute_dtype)
+    x_BTD = _look_up(params, tokens_BT).astype(compute.compute_dtype)
     return scaled(x_BTD, shape.embed_scale)
 
 
@@ -176,12 +177,17 @@ def replay_by_layer(
     return [next(replays) if kind.experts else None for kind in shape.layers]
 
 
-def _look_up(embed_VD: jax.Array, tokens_BT: jax.Array) -> jax.Array:
+def _look_up(params: Params, tokens_BT: jax.Array) -> jax.Array:
     """Each token's row [B,T,D]. On a mesh, the width of the table is gathered, instead of the
     tokens."""
+    tables = [params["embed_VD"]]
+    if ROUNDED in params:
+        tables.append(params[ROUNDED]["embed_VD"])
     if not jax.sharding.get_abstract_mesh().empty:
-        embed_VD = jax.lax.with_sharding_constraint(embed_VD, spec(("vocab", None)))
-    return _cut_as_rows(embed_VD[tokens_BT])
+        tables = jax.lax.with_sharding_constraint(tables, spec(("vocab", None)))
+    own_VD, *rounded_VD = tables
+    x_BTD = rows_instead(own_VD, *rounded_VD, tokens_BT) if rounded_VD else own_VD[tokens_BT]
+    return _cut_as_rows(x_BTD)
 
 
 def _cut_as_rows(x_BTD: jax.Array) -> jax.Array:
@@ -216,7 +222,7 @@ def logits(params: Params, hidden_BTD: jax.Array, cap: float = 0.0) -> jax.Array
     name = _head_name(params)
     # Cast here, and not once for all blocks, so that their gradients are summed in the weights' own
     # type.
-    head = params[name].astype(hidden_BTD.dtype)
+    head = in_type(params, name, hidden_BTD.dtype)
     head_DV = head if name == "head_DV" else head.T
     return soft_capped(product(hidden_BTD, head_DV, jnp.float32), cap)
 
@@ -270,7 +276,7 @@ def score_tokens(
             out_specs=PartitionSpec(rows),
             check_vma=False,
         )
-    head = {name: params[name]}
+    head = head_alone(params, name)
     return score(head, tokens_BT, hidden_BTD, position_BT, read_BR, *asked[:3])
 
 

@@ -30,6 +30,7 @@ from ale_jax.model.guides import masks_bytes
 from ale_jax.model.layers import scanned
 from ale_jax.model.params import is_param, param_table
 from ale_jax.model.policy import SCORE_BLOCK
+from ale_jax.model.rounded import abstract_rounded
 from ale_jax.model.sharding import (
     RULES,
     SAMPLER_RULES,
@@ -212,6 +213,10 @@ def _updating(
     yield Need("gradients, float32: the sum and one more", moved + alone)
     if stacked:
         yield Need("weights of the layers, stacked, and their gradient", stacked)
+    if compute.compute_dtype != "float32":
+        whole = abstract_trained(shape, FULL, mesh)
+        copies = bytes_of(abstract_rounded(whole, compute.compute_dtype))
+        yield Need(f"weights in {compute.compute_dtype} for all microbatches", copies)
     tokens = _tokens_per_device(config, mesh)
     values = sum(_kept_per_token(shape, layer, compute.remat, mesh) for layer in shape.layers)
     kept = values * jnp.dtype(compute.compute_dtype).itemsize
@@ -251,10 +256,9 @@ def _gathered_bytes(shape: PolicyShape, lora: LoraShape, dtype: str, mesh: Abstr
         is_leaf=is_param,
     )
     layer = max(sum(each.values()) for each in sizes["layers"])
-    # The embedding is gathered as it is stored. Their gradients are summed in float32.
     itemsize = jnp.dtype(dtype).itemsize
     has_gradient = not lora.rank
-    ends = 4 + itemsize + 2 * 4 * has_gradient
+    ends = 2 * itemsize + 2 * 4 * has_gradient  # their gradients are summed in float32
     return sizes["embed_VD"] * ends + layer * itemsize * (1 + has_gradient)
 
 
