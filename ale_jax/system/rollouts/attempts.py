@@ -32,10 +32,12 @@ class Attempt:
 @dataclasses.dataclass(frozen=True)
 class Cancelled:
     """An attempt that was told to end. reason: the deadline that it missed; None if nobody wants
-    its result. until: when it is given up if it has not ended."""
+    its result. until: when it is given up if it has not ended. heard: when its last sign of life
+    had come. Both are on the workers' clock, in seconds."""
 
     reason: str | None
     until: float
+    heard: float
 
 
 def missed(activity: Activity, deadlines: DeadlinesConfig) -> str:

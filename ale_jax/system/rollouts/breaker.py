@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import heapq
 import itertools
 import random
 import time
-from collections import deque
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
@@ -97,9 +97,11 @@ class Breaker:
     """Pauses all attempts while the system fails them, instead of letting their work fail.
 
     It opens when at least half of the last WINDOW attempts, of more than one task, were failed by
-    the system. A single task that breaks its sandbox therefore cannot stop the others. While it is
-    open, one attempt at a time is tried, after a pause that doubles with each failed trial. The
-    first attempt that the system does not fail closes it.
+    the system. A single task that breaks its sandbox therefore cannot stop the others. The last
+    attempts are those whose last sign of life is the newest: a few sandboxes that hang miss their
+    deadlines when all others have ended long ago, and say nothing of the present. While it is open,
+    one attempt at a time is tried, after a pause that doubles with each failed trial. The first
+    attempt that the system does not fail closes it.
     """
 
     WINDOW, MIN_FAILURES, MIN_TASKS = 8, 4, 2
@@ -113,7 +115,7 @@ class Breaker:
     ):
         """record: called when the breaker opens and when it closes."""
         self._outage_seconds, self._record, self._clock = outage_seconds, record, clock
-        self._recent: deque[tuple[Task, bool]] = deque(maxlen=self.WINDOW)  # task, failed
+        self._recent: list[tuple[float, Task, bool]] = []  # last sign, task, failed
         self._open_since: float | None = None
         self._pause, self._trial_at = self.FIRST_PAUSE_S, 0.0
         self._in_trial = False
@@ -136,14 +138,16 @@ class Breaker:
         self._in_trial = self.is_open
         return self._in_trial
 
-    def note(self, task: Task, failure: str, is_trial: bool) -> None:
-        """Notes how an attempt ended. failure: how the system failed it; empty if it did not."""
+    def note(self, task: Task, failure: str, is_trial: bool, heard: float) -> None:
+        """Notes how an attempt ended. failure: how the system failed it; empty if it did not.
+        heard: when its last sign of life came, on the clock."""
         if is_trial:
             self._in_trial = False
         if failure:
             self._last_failure = failure
         if not self.is_open:
-            self._recent.append((task, bool(failure)))
+            bisect.insort(self._recent, (heard, task, bool(failure)), key=lambda each: each[0])
+            del self._recent[: -self.WINDOW]
             if self._must_open():
                 self._open()
         elif not failure:
@@ -174,7 +178,7 @@ class Breaker:
         return f"episodes are paused, since the last one ended with {self._last_failure}; {when}"
 
     def _must_open(self) -> bool:
-        failed = [task for task, is_failure in self._recent if is_failure]
+        failed = [task for _, task, is_failure in self._recent if is_failure]
         enough = len(failed) >= max(self.MIN_FAILURES, len(self._recent) / 2)
         return enough and len(set(failed)) >= self.MIN_TASKS
 
@@ -186,7 +190,7 @@ class Breaker:
         self._open_since = self._clock()
         self._pause = self.FIRST_PAUSE_S
         self._trial_at = self._open_since + self._pause
-        failures = sum(is_failure for _, is_failure in self._recent)
+        failures = sum(is_failure for *_, is_failure in self._recent)
         self._record(
             "episodes_paused",
             f"{failures} of the last {len(self._recent)} attempts failed; the last one ended with "

@@ -167,7 +167,7 @@ class RolloutWorkers:
         self._waiting.discard(groups)
         for attempt in self._attempts.values():
             if attempt.job.is_of(groups):
-                self._cancel(attempt, None)
+                self._cancel(attempt, None, self._clock())
 
     def waiting_for(self) -> str:
         """Returns what the next result depends on, in words; empty if no episode is wanted. May be
@@ -241,20 +241,20 @@ class RolloutWorkers:
             activity = self._replicas.activity(attempt.conversation)
             asking += activity.waits
             if reason := missed(activity, self._deadlines):
-                self._cancel(attempt, reason)
+                self._cancel(attempt, reason, now - activity.turn_seconds)
         self._asking = asking
 
-    def _cancel(self, attempt: Attempt, reason: str | None) -> None:
+    def _cancel(self, attempt: Attempt, reason: str | None, heard: float) -> None:
         self._replicas.stop(attempt.conversation)
         attempt.playing.cancel()
         # An abandoned attempt may still be within a turn, and nothing is wrong with its worker.
         patience = CANCEL_S if reason else CANCEL_S + self._deadlines.turn_seconds
-        self._cancelled[attempt.playing] = Cancelled(reason, self._clock() + patience)
+        self._cancelled[attempt.playing] = Cancelled(reason, self._clock() + patience, heard)
 
     def _take(self, playing: Playing) -> Trajectory | None:
         """Ends one attempt: returns the key's trajectory, or lets the next attempt wait."""
         attempt, cancelled = self._attempts.pop(playing), self._cancelled.pop(playing, None)
-        has_left = False
+        has_left, heard = False, self._clock()
         try:
             episode = playing.result()
         except WorkerLost as lost:
@@ -265,8 +265,9 @@ class RolloutWorkers:
                 self._replicas.close(attempt.conversation, None)
                 self._note_times(attempt, failed(attempt.key, Status.CANCELLED, ""), None)
                 return None
-            has_left, episode = False, failed(attempt.key, Status.DEADLINE, cancelled.reason)
-        trajectory = self._judge(attempt, episode, has_left)
+            has_left, heard = False, cancelled.heard
+            episode = failed(attempt.key, Status.DEADLINE, cancelled.reason)
+        trajectory = self._judge(attempt, episode, has_left, heard)
         self._note_times(attempt, episode, trajectory)
         return trajectory
 
@@ -276,14 +277,16 @@ class RolloutWorkers:
         tokens = result.num_policy_tokens if result else 0
         self._note(AttemptTimes(attempt.begun, now, episode.status, group, episode.turns, tokens))
 
-    def _judge(self, attempt: Attempt, episode: Episode, has_left: bool) -> Trajectory | None:
-        """has_left: whether its worker was lost together with its node."""
+    def _judge(
+        self, attempt: Attempt, episode: Episode, has_left: bool, heard: float
+    ) -> Trajectory | None:
+        """has_left: whether its worker was lost together with its node. heard: as of `Breaker`."""
         job, status, rule = attempt.job, episode.status, STATUS_RULES[episode.status]
         fault = f"{status.value}: {episode.detail}" if status in SYSTEM_FAULTS else ""
         if has_left:
             self._breaker.void(attempt.is_trial)
         else:
-            self._breaker.note(attempt.key.task, fault, attempt.is_trial)
+            self._breaker.note(attempt.key.task, fault, attempt.is_trial, heard)
         # An attempt whose node left, or that had begun before an outage, says nothing of its task.
         is_free = has_left or (bool(fault) and self._breaker.is_open and not attempt.is_trial)
         again = rule.retry and (is_free or job.attempt <= self._retries)

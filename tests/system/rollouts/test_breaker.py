@@ -31,10 +31,10 @@ class Rig:
         record = lambda kind, detail: self.events.append((kind, detail))  # noqa: E731
         self.breaker = Breaker(outage_seconds, record, self.clock)
 
-    def end(self, number, failure=""):
-        """An attempt at task `number` begins and ends."""
+    def end(self, number, failure="", silent=0.0):
+        """An attempt at task `number` begins and ends. silent: seconds since its last sign."""
         is_trial = self.breaker.begin()
-        self.breaker.note(task(number), failure, is_trial)
+        self.breaker.note(task(number), failure, is_trial, self.clock.now - silent)
         return is_trial
 
     def open(self):
@@ -69,6 +69,29 @@ def test_fewer_failures_than_successes_pause_nothing():
     assert not rig.breaker.is_open
 
 
+def test_a_few_that_hang_pause_nothing_when_all_others_have_ended():
+    rig = Rig()
+    for number in range(100):
+        rig.clock.now += 1.0
+        rig.end(number)
+    rig.clock.now += 300.0
+    for number in range(100, 120):
+        rig.end(number, LOST, silent=350.0)
+    assert not rig.breaker.is_open
+
+
+def test_all_that_hang_since_the_same_moment_pause_everything():
+    rig = Rig()
+    for number in range(100):
+        rig.clock.now += 1.0
+        rig.end(number)
+    rig.clock.now += 300.0
+    for number in range(100, 120):
+        if not rig.breaker.is_open:
+            rig.end(number, LOST, silent=300.0 + number % 3)
+    assert rig.breaker.is_open
+
+
 def test_trials_come_one_at_a_time_after_pauses_that_double():
     rig = Rig()
     rig.open()
@@ -78,7 +101,7 @@ def test_trials_come_one_at_a_time_after_pauses_that_double():
         rig.clock.now += 0.01
         is_trial = rig.breaker.begin()
         assert is_trial and not rig.breaker.may_begin  # until it is over
-        rig.breaker.note(task(1), LOST, is_trial)
+        rig.breaker.note(task(1), LOST, is_trial, rig.clock.now)
     assert "30 s" in rig.breaker.state() and LOST in rig.breaker.state()
 
 
@@ -97,7 +120,7 @@ def test_a_trial_that_succeeds_ends_the_pause_and_forgets_the_failures():
 def test_failures_of_what_began_before_the_pause_do_not_prolong_it():
     rig = Rig()
     rig.open()
-    rig.breaker.note(task(7), LOST, is_trial=False)
+    rig.breaker.note(task(7), LOST, False, rig.clock.now)
     rig.clock.now += 1.0
     assert rig.breaker.may_begin
 
