@@ -121,6 +121,13 @@ class RolloutConfig(Settings):
         "both.",
         at_least=0,
     )
+    lent_engines: int = setting(
+        0,
+        "engines, of those with devices for themselves, that lend these to an update which begins "
+        "while few conversations are in progress: others go on with their conversations, and the "
+        "update is divided over more devices.",
+        at_least=0,
+    )
     workers: str = setting(
         RAY,
         '"ray" actors, in processes of their own, or "threads" of this process, which a debugger '

@@ -21,7 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
+from functools import cached_property, partial
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,7 @@ from ale_jax.engine.dispatch import (
 )
 from ale_jax.engine.page_swaps import Copied
 from ale_jax.engine.request import DEFAULT_OPTIONS, EngineStopped, Request, RequestOptions, Sampled
-from ale_jax.engine.scheduler import EngineStats, Scheduler
+from ale_jax.engine.scheduler import EngineStats, Moved, Scheduler
 from ale_jax.engine.sequence import DecodedTokens
 from ale_jax.model.decode import DecodeOutput
 from ale_jax.model.generate import prefill_and_decode
@@ -51,6 +51,7 @@ from ale_jax.model.served_adapters import OF_COLUMN, OF_SLOT
 from ale_jax.model.sharding import dispatching, num_data_shards
 
 Observer = Callable[[float, float], None]
+LOOK_S = 1.0  # whether the engine has failed meanwhile
 
 
 class Engine:
@@ -77,13 +78,13 @@ class Engine:
         self._policy, self._shape, self._stop_ids = policy, shape, stop_ids
         self._weights = (params, 0)
         self._mesh = mesh
-        shards = num_data_shards(mesh) if mesh else 1
+        shards = self._shards = num_data_shards(mesh) if mesh else 1
         self._record_left = record_left
         self._record = ExpertRecord(shape, policy, shards) if record_experts else None
         self.stats = EngineStats()
-        self._scheduler = Scheduler(shape, shards, self.stats, self._record, policy.is_recurrent)
         self._platform = next(iter(params["embed_VD"].devices())).platform
-        self._cache = self._empty_cache(params["embed_VD"].dtype)
+        self._dtype = params["embed_VD"].dtype
+        self._begin_empty()
         place = self._everywhere(params["embed_VD"])
         # Of the newest dispatch; at first, of none.
         self._slot_state = jax.device_put(slot_state((), shape.max_sequences), place)
@@ -92,6 +93,8 @@ class Engine:
         self._open: dict[int, int] = {}  # conversation -> its adapter
         self._wake = threading.Condition()
         self._closed = False
+        self._leaving = False  # nobody goes on here
+        self._has_left = threading.Event()
         self._observer: Observer | None = None
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -162,6 +165,44 @@ class Engine:
             self._scheduler.end(conversation, EngineStopped("the conversation was ended"))
             self._wake.notify()
 
+    def leave(self) -> None:
+        """Stops, and waits until what its conversations have is on the host. Then its devices are
+        free but for the weights, until `resume`. Requests wait meanwhile."""
+        with self._wake:
+            self._leaving = True
+            self._wake.notify()
+        while not self._has_left.wait(LOOK_S):
+            if self._closed:
+                raise EngineStopped("the engine is closed") from self._failure
+        self._cache: Cache = []
+
+    def resume(self) -> None:
+        """Goes on after `leave`, without the conversations that others took over."""
+        with self._wake:
+            assert not self._open, "others have taken over all"
+            self._begin_empty()
+            self._leaving = False
+            self._has_left.clear()
+
+    def hand_over(self, conversation: int) -> Moved:
+        """Gives a conversation away, after `leave`. Nothing of it is lost."""
+        with self._wake:
+            return self._scheduler.hand_over(conversation, self._open.pop(conversation))
+
+    def take_over(self, moved: Moved) -> int:
+        """Goes on with a conversation of another engine of the same sizes, which gets the tokens
+        that it would have got there. Returns its number here."""
+        with self._wake:
+            conversation = next(self._ids)
+            if self._closed:
+                for request in moved.requests:
+                    request.fail(EngineStopped("the engine is closed"))
+                return conversation
+            self._open[conversation] = moved.adapter
+            self._scheduler.take_over(moved, conversation, self._numbers)
+            self._wake.notify()
+        return conversation
+
     def check(self) -> None:
         """Raises EngineStopped if the engine's thread has failed, so that no reply will come."""
         if self._failure is not None:
@@ -201,7 +242,10 @@ class Engine:
         with self._wake:
             while not self._closed:
                 params, version = self._weights
-                plan = self._scheduler.plan(version, in_flight)
+                plan_next = self._scheduler.plan
+                if self._leaving:
+                    plan_next = self._scheduler.plan_leaving
+                plan = plan_next(version, in_flight)
                 steps = self._shape.decode_steps
                 guided = {s.slot: found for s in plan.decoding if (found := s.guided(steps))}
                 decoding = {s: s.request for s in plan.decoding if s.request}
@@ -223,6 +267,8 @@ class Engine:
                 # Else requests may have ended, by a full context or an error of a guide, and made
                 # room for others.
                 if not plan.fixed and len(decoding) == len(plan.decoding):
+                    if self._leaving and self._scheduler.has_left:
+                        self._has_left.set()
                     self._wake.wait()
         return None
 
@@ -279,14 +325,21 @@ class Engine:
                     if sequence.page_keys is not None:
                         self._scheduler.share_pages(sequence, dispatch.version)
 
-    def _empty_cache(self, dtype: jnp.dtype) -> Cache:
+    def _begin_empty(self) -> None:
+        """With no conversation, and an empty cache."""
+        recurrent = self._policy.is_recurrent
+        self._scheduler = Scheduler(self._shape, self._shards, self.stats, self._record, recurrent)
+        self._cache = self._empty_cache()
+
+    @cached_property
+    def _empty_cache(self) -> Callable[[], Cache]:
         shape = self._shape
-        dtype = jnp.int8 if shape.int8_cache else dtype
+        dtype = jnp.int8 if shape.int8_cache else self._dtype
         sizes = shape.pages, shape.page_tokens, dtype, shape.max_sequences, self._platform
         make = partial(empty_cache, self._policy, *sizes)
         if self._mesh is None:
-            return make()
-        return jax.jit(make, out_shardings=cache_shardings(self._policy, self._mesh))()
+            return make
+        return jax.jit(make, out_shardings=cache_shardings(self._policy, self._mesh))
 
     def _everywhere(self, near: jax.Array) -> jax.sharding.Sharding:
         """Where each device needs all of an array. near: where it is, without a mesh."""

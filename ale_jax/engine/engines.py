@@ -39,11 +39,39 @@ class Engines:
         self._ids = itertools.count()
         # conversation -> where it is; until it has begun, the number of its adapter
         self._of: dict[int, _Place | int] = {}
+        self._lent = range(0)
 
     def publish(self, weights: Sequence[Params], version: int) -> None:
-        """Hands each engine its weights. weights: the copy of each engine."""
+        """Hands each engine its weights, and takes back those that were lent. weights: the copy of
+        each engine."""
         for engine, params in zip(self._engines, weights, strict=True):
             engine.publish(params, version)
+        with self._lock:
+            for number in self._lent:
+                self._engines[number].resume()
+                self._router.open(number)
+            self._lent = range(0)
+
+    def lend(self, count: int) -> None:
+        """Frees the devices of the first `count` engines, but for their weights, until `publish`.
+        The others go on with their conversations, which get the same tokens. They wait meanwhile
+        for what their own engine does, and nobody else does."""
+        lent = range(count)
+        with self._lock:
+            for number in lent:
+                self._router.close(number)
+        for number in lent:
+            self._engines[number].leave()
+        with self._lock:
+            self._lent = lent
+            for conversation, place in list(self._of.items()):
+                if isinstance(place, _Place) and place.engine in lent:
+                    self._of[conversation] = self._moved(place)
+
+    def num_open(self) -> int:
+        """Returns how many conversations are open."""
+        with self._lock:
+            return len(self._of)
 
     def observe(self, observer: Callable[[int, float, float], None]) -> None:
         """As of an engine; `observer` is given the number of the engine first."""
@@ -87,17 +115,17 @@ class Engines:
         key: np.ndarray,
         options: RequestOptions = DEFAULT_OPTIONS,
     ) -> Future[Sampled]:
-        place = self._place(conversation, new_ids)
-        engine = self._engines[place.engine]
-        return engine.reply(place.conversation, new_ids, max_tokens, sampling, key, options)
+        with self._lock:  # in which no conversation moves
+            place = self._place(conversation, new_ids)
+            engine = self._engines[place.engine]
+            return engine.reply(place.conversation, new_ids, max_tokens, sampling, key, options)
 
     def end(self, conversation: int) -> None:
         with self._lock:
             place = self._of.pop(conversation, None)
             if isinstance(place, _Place):
                 self._router.leave(place.engine, place.group)
-        if isinstance(place, _Place):
-            self._engines[place.engine].end(place.conversation)
+                self._engines[place.engine].end(place.conversation)
 
     def check(self) -> None:
         for engine in self._engines:
@@ -108,13 +136,19 @@ class Engines:
             engine.close()
 
     def _place(self, conversation: int, prompt: np.ndarray) -> _Place:
-        with self._lock:
-            if conversation not in self._of:  # its owner ended it meanwhile
-                raise EngineStopped("the conversation was ended")
-            place = self._of[conversation]
-            if not isinstance(place, _Place):
-                adapter, group = place, (place, prompt.tobytes())
-                number = self._router.enter(group)
-                place = _Place(number, self._engines[number].open(adapter), group)
-                self._of[conversation] = place
-            return place
+        if conversation not in self._of:  # its owner ended it meanwhile
+            raise EngineStopped("the conversation was ended")
+        place = self._of[conversation]
+        if not isinstance(place, _Place):
+            adapter, group = place, (place, prompt.tobytes())
+            number = self._router.enter(group)
+            place = _Place(number, self._engines[number].open(adapter), group)
+            self._of[conversation] = place
+        return place
+
+    def _moved(self, place: _Place) -> _Place:
+        """The place with another engine, which has taken the conversation over."""
+        moved = self._engines[place.engine].hand_over(place.conversation)
+        self._router.leave(place.engine, place.group)
+        number = self._router.enter(place.group)
+        return _Place(number, self._engines[number].take_over(moved), place.group)

@@ -16,6 +16,7 @@ class Router:
     def __init__(self, engines: int):
         self._open = Counter(dict.fromkeys(range(engines), 0))
         self._groups: Counter[tuple[int, Hashable]] = Counter()
+        self._closed: set[int] = set()
 
     def enter(self, group: Hashable) -> int:
         """Returns the number of the engine for one more conversation of the group."""
@@ -23,7 +24,7 @@ class Router:
         def load(number: int) -> tuple[int, int]:
             return self._open[number], -self._groups[number, group]
 
-        number = min(self._open, key=load)
+        number = min(self._open.keys() - self._closed, key=load)
         self._open[number] += 1
         self._groups[number, group] += 1
         return number
@@ -34,3 +35,11 @@ class Router:
         self._groups[number, group] -= 1
         if not self._groups[number, group]:
             del self._groups[number, group]
+
+    def close(self, number: int) -> None:
+        """Sends nobody to this engine, until `open`. Others must be open."""
+        self._closed.add(number)
+
+    def open(self, number: int) -> None:
+        """Sends conversations to this engine again."""
+        self._closed.discard(number)

@@ -27,6 +27,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 from collections import deque
+from collections.abc import Iterator
 
 from ale_jax.config.engine import EngineShape
 from ale_jax.engine.data_shard import Claims, DataShard, Demand, best_shard
@@ -75,6 +76,16 @@ class Plan:
     decoding: list[SequenceState] = dataclasses.field(default_factory=list)
     fixed: set[SequenceState] = dataclasses.field(default_factory=set)
     held: set[SequenceState] = dataclasses.field(default_factory=set)
+
+
+@dataclasses.dataclass(frozen=True)
+class Moved:
+    """A conversation that goes on with another engine. adapter: as of `Engine.open`. sequence: what
+    it has, on the host; None before its first request. requests: those that wait, by rank."""
+
+    adapter: int
+    sequence: SequenceState | None
+    requests: list[Request]
 
 
 class Scheduler:
@@ -144,6 +155,39 @@ class Scheduler:
         plan.decoding = [sequence for sequence in self.running if self._can_decode(sequence, plan)]
         self._stats.swapped_pages += len(plan.swaps)
         return plan
+
+    def plan_leaving(self, version: int, in_flight: Dispatch | None) -> Plan:
+        """Swaps out whom the next dispatch can; nobody is prefilled or decoded."""
+        shards = len(self._shards)
+        swaps = PageSwaps(self._shard_shape, shards)
+        batches = PrefillBatcher(self._shape, shards, self._is_recurrent)
+        plan = Plan(version, in_flight, batches, swaps)
+        self._preempt(self.running, plan)
+        self._stats.swapped_pages += len(swaps)
+        return plan
+
+    @property
+    def has_left(self) -> bool:
+        """Whether all that conversations have is on the host."""
+        swapped = [each.swapped for each in self._of.values() if each.swapped is not None]
+        return not self.running and all(each.layers is not None for each in swapped)
+
+    def hand_over(self, conversation: int, adapter: int) -> Moved:
+        """Gives a conversation away, once all have left."""
+        requests = [each for each in self._waiting if each.conversation == conversation]
+        for request in requests:
+            self._waiting.remove(request)
+        return Moved(adapter, self._of.pop(conversation, None), requests)
+
+    def take_over(self, moved: Moved, conversation: int, numbers: Iterator[int]) -> None:
+        """Goes on with a conversation of another engine. conversation: its number here. numbers:
+        the next ones of requests, in which those that are taken over come last."""
+        if moved.sequence is not None:
+            moved.sequence.move(conversation, self._record)
+            self._of[conversation] = moved.sequence
+        for request in moved.requests:
+            request.conversation, request.number = conversation, next(numbers)
+            self.add(request)
 
     def share_pages(self, sequence: SequenceState, version: int) -> None:
         """Offers the full pages that have keys to later conversations with the same beginning,

@@ -103,6 +103,11 @@ class SequenceState:
         self._max_speculative = 0  # per dispatch, as a token that is not accepted costs a step
         self._chunk_ends: deque[tuple[int, int]] = deque()  # (end, size) of the next chunks
 
+    def move(self, conversation: int, record: RoutingRecord | None) -> None:
+        """Goes on with another engine, while it has no slot. conversation: its number there."""
+        assert not self.has_slot
+        self.conversation, self._record = conversation, record
+
     def fail(self, error: Exception) -> None:
         """Fails the request in progress, if there is one, with `error`."""
         if self.request is not None:

@@ -151,7 +151,7 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, spec(("batch",)))
 
 
-def check_rows(rows: int, mesh: Mesh) -> None:
+def check_rows(rows: int, mesh: AbstractMesh | Mesh) -> None:
     """Raises ValueError unless a batch of this many rows can be divided over the mesh."""
     parts = num_data_shards(mesh)
     if rows % parts:

@@ -68,6 +68,15 @@ def engine_needs(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> 
         yield Need("logits of the sampler's drafts", size)
 
 
+def lent_needs(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
+    """Yields what an engine needs while its devices are lent, when others have its conversations:
+    the weights that it has."""
+    yield Need("weights of the sampler, while it is lent", _own_weights(config, policy, mesh))
+    if config.lora.rank:
+        adapters = _adapters(config, policy, engine_mesh(config, mesh))
+        yield Need("adapters of the sampler, while it is lent", adapters)
+
+
 def next_version(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
     """Yields what an engine needs when it is given new weights while it still holds its own."""
     if config.lora.rank:

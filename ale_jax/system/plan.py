@@ -41,7 +41,14 @@ from ale_jax.model.sharding import (
 )
 from ale_jax.model.sides import num_devices, num_learners
 from ale_jax.model.weights.shape import policy_shape
-from ale_jax.system.engine_memory import engine_mesh, engine_needs, next_version, sent_weights
+from ale_jax.system.engine_memory import (
+    engine_mesh,
+    engine_needs,
+    lent_needs,
+    next_version,
+    sent_weights,
+)
+from ale_jax.system.lending import borrowing_mesh, lending_of
 from ale_jax.system.needs import Need, bytes_of, placed, total
 from ale_jax.system.teacher import teacher_bytes
 
@@ -148,18 +155,38 @@ def _sides(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterat
     learning, sampling, publishing = _learning(*of), engine_needs(*of), _publishing(*of)
     updating = list(_scoring(*of)), list(_computing(*of))
     sizes = dict(mesh.shape)
+    borrows = lending_of(config) is not None
     if not config.rollout.engine_devices:
         published = [*publishing, *next_version(*of)]
         yield Side("", mesh.size, sizes, _peak([*learning, *sampling], *updating, published))
         return
+    borrowed = list(_borrowing(*of)) if borrows else []
     sent, received = [*publishing, *sent_weights(*of)], list(next_version(*of))
-    yield Side(" for the learner", mesh.size, sizes, _peak([*learning], *updating, sent))
+    needs = _peak([*learning], *updating, borrowed, sent)
+    yield Side(" for the learner", mesh.size, sizes, needs)
     others, engine = num_devices(config) - mesh.size, dict(engine_mesh(config, mesh).shape)
-    yield Side(" for engines", others, engine, _peak([*sampling], received))
+    needs = max(_peak([*sampling], received), (*lent_needs(*of), *borrowed), key=total)
+    yield Side(" for engines", others, engine, needs)
 
 
 def _peak(always: list[Need], *phases: list[Need]) -> tuple[Need, ...]:
     return (*always, *max(phases, key=total))
+
+
+def _borrowing(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
+    """Of an update on lent devices, too. The learner has its own state beside it."""
+    wide = borrowing_mesh(config, mesh.shape)
+    whole, moved = (abstract_trained(policy, lora, wide) for lora in (FULL, config.lora))
+    both = bytes_of(whole) + (bytes_of(moved) if config.lora.rank else 0)
+    yield Need("weights and moments, over lent devices, too", both + _moments(config, policy, wide))
+    yield from _computing(config, policy, wide)
+
+
+def _moments(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> int:
+    optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
+    moved = abstract_trained(policy, config.lora, mesh)
+    moments = jax.eval_shape(optimizer.init, moved)
+    return bytes_of(placed(moments, place_moments(optimizer, moved, mesh)))
 
 
 def _learning(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Iterator[Need]:
@@ -173,10 +200,7 @@ def _learning(config: RunConfig, policy: PolicyShape, mesh: AbstractMesh) -> Ite
         yield Need("weights of the teacher", teacher)
     if config.algo.loss.reads_reference and not config.teacher.is_given:
         yield Need("weights of the reference", bytes_of(moved))
-    optimizer = make_optimizer(config.rl_optimizer, policy, config.lora)
-    moments = jax.eval_shape(optimizer.init, moved)
-    places = place_moments(optimizer, moved, mesh)
-    yield Need("moments of the optimizer", bytes_of(placed(moments, places)))
+    yield Need("moments of the optimizer", _moments(config, policy, mesh))
     if critics := abstract_critics(config.critics, policy, mesh):
         yield Need("critics: weights and moments", sum(map(bytes_of, critics)))
 

@@ -34,7 +34,9 @@ def only_sampling(config: RunConfig) -> RunConfig:
     if not rollout.engine_devices:
         return config
     of_engine = devices_of_engine(rollout.engine_devices, rollout.devices_per_engine)
-    on_all = dataclasses.replace(rollout, engine_devices=0, devices_per_engine=of_engine)
+    on_all = dataclasses.replace(
+        rollout, engine_devices=0, lent_engines=0, devices_per_engine=of_engine
+    )
     return dataclasses.replace(
         config, rollout=on_all, mesh=dataclasses.replace(config.mesh, data=-1)
     )

@@ -43,7 +43,9 @@ from ale_jax.model.lora import trained, with_trained, without_adapters
 from ale_jax.model.params import Params
 from ale_jax.model.replicas import SamplingCopy, engine_meshes
 from ale_jax.records import Batch
+from ale_jax.system.borrowing import BorrowedStep
 from ale_jax.system.hosts.commands import Alone, Processes, command
+from ale_jax.system.lending import lending_of
 from ale_jax.system.preferences import make_preference_step
 from ale_jax.system.states import abstract_whole, base_weights, first_state
 from ale_jax.system.teacher import open_teacher
@@ -77,6 +79,7 @@ class Trainer:
         loss = make_loss(algo, self.shape.chunks_per_pack)
         self._step = make_train_step(self.model, optimizer, loss)
         self._token_updates: list[TokenUpdate] = []
+        self._lending, self._borrows = lending_of(config), False
         self._logp = make_logp(policy, mesh, learn)
         gate = StalenessGate(config.rl.alpha, config.rl.groups_per_step)
         self._history = WeightHistory(gate.max_age if algo.old_logp == "generating" else 0)
@@ -85,6 +88,9 @@ class Trainer:
         of_engines = rollout.devices_per_engine, rollout.engine_devices
         self._engine_meshes = engine_meshes(mesh, *of_engines)
         self._sampling_copy = SamplingCopy(policy, learn, mesh, stored_as, self._engine_meshes)
+        if self._lending:
+            lent = self._engine_meshes[: self._lending.count]
+            self._borrowed_step = BorrowedStep(config, self.model, lent, optimizer, loss)
         self._published: tuple[list[Params], int] | None = None
         self.engines: Engines | None = None
 
@@ -246,13 +252,23 @@ class Trainer:
 
     @command()
     def update(self, batches: Sequence[Any], loss_denominator: float) -> Metrics:
-        """Updates the policy once and returns sums of the step. The sums are still on the
-        device."""
+        """Updates the policy once and returns sums of the step. The sums are still on the device.
+        From the first update of a step to the publish, engines may lend their devices."""
         self.updates += 1
         denominator = np.float32(loss_denominator)
-        self.state, sums, tokens = self._step(self.begun, batches, denominator)
+        if not self._token_updates:
+            self._borrow()
+        step = self._borrowed_step if self._borrows else self._step
+        self.state, sums, tokens = step(self.begun, batches, denominator)
         self._token_updates += tokens
         return sums
+
+    def _borrow(self) -> None:
+        if self._lending and self.engines is not None:
+            in_progress = self.engines.num_open()
+            self._borrows = self._lending.lends(in_progress, self._borrows)
+            if self._borrows:
+                self.engines.lend(self._lending.count)
 
     @command()
     def begin_decay(self) -> None:

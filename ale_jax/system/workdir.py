@@ -48,6 +48,7 @@ RESUMABLE_FIELDS = (
     "rollout.runtime",
     "rollout.devices_per_engine",
     "rollout.engine_devices",
+    "rollout.lent_engines",
     "rollout.actors",
     "rollout.episodes_per_actor",
     "rollout.retries",

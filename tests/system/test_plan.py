@@ -146,6 +146,26 @@ def test_weights_on_their_way_to_engines_are_counted(mesh, dtype, copies):
     assert sent.bytes == copies * received.bytes and received.bytes
 
 
+def test_devices_that_are_lent_hold_the_state_instead_of_the_cache():
+    sections = {
+        "hardware": {"chip": "h100", "devices": 8},
+        "model": {"width": 2048, "mlp_width": 8192, "num_experts": 0, "dense_layers": ()},
+        "learn": {"microbatch_rows": 4, "remat": "layers"},
+    }
+    apart = {"engine_devices": 6, "devices_per_engine": 2}
+    plain, lent = (
+        make_plan(_config(**sections, rollout=apart | {"lent_engines": count})).sides
+        for count in (0, 1)
+    )
+    name, cache = "weights and moments, over lent devices, too", "keys and values of the sampler"
+    learner, engines = ({n.what: n.bytes for n in side.needs} for side in lent)
+    state = learner["weights, float32"] + learner["moments of the optimizer"]
+    assert learner[name] == engines[name] == state
+    assert cache not in engines and "gradients, float32: the sum and one more" in engines
+    assert engines["weights of the sampler, while it is lent"] == learner["weights, float32"]
+    assert all(new.total > old.total for new, old in zip(lent, plain, strict=True))
+
+
 def test_a_server_samples_on_the_learners_devices_too():
     chips, rollout = {"chip": "h100", "devices": 8}, {"engine_devices": 2}
     config = _config(hardware=chips, mesh={"data": 6}, rollout=rollout)

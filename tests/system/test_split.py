@@ -33,7 +33,7 @@ def _config(alpha=0.0, **sections):
     return run_config(STEPS, "grpo", rl=rl, model=small, **sections)
 
 
-def _trained(config):
+def trained(config):
     """The trainer after a run, and the metrics of its steps."""
     run, lines = Run(config), []
 
@@ -51,7 +51,7 @@ def _trained(config):
 
 @pytest.fixture(scope="module")
 def split():
-    return _trained(_config(**SPLIT))
+    return trained(_config(**SPLIT))
 
 
 def _devices(tree):
@@ -60,7 +60,7 @@ def _devices(tree):
 
 def test_it_computes_what_a_run_on_shared_devices_does(split):
     trainer, lines = split
-    shared, expected = _trained(_config(**SHARED))
+    shared, expected = trained(_config(**SHARED))
     assert len(lines) == STEPS and any("loss" in line for line in lines), "nothing was learned"
     assert lines == expected
     assert trainer.digest() == shared.digest(), "to the last bit"
@@ -83,7 +83,7 @@ def test_engines_sample_while_the_learner_holds_its_devices(split):
 
 
 def test_rollouts_may_be_ahead():
-    trainer, lines = _trained(_config(alpha=1.0, **SPLIT))
+    trainer, lines = trained(_config(alpha=1.0, **SPLIT))
     assert len(lines) == STEPS and trainer.engines.version == STEPS
     assert all(np.isfinite(line["loss"]) for line in lines if "loss" in line)
     assert max(line["staleness_max"] for line in lines) <= 1

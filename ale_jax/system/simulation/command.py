@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -88,13 +89,13 @@ def run_simulate(basis: Basis, values: Values | None, change: Callable[[Values],
 
 def _require_same_devices(config: RunConfig, runs: Sequence[_Run]) -> None:
     """ValueError if learner and engines of a run shared other devices than those of the config."""
-    wanted = config.rollout.engine_devices
-    for run in runs:
-        if (had := run.config.rollout.engine_devices) != wanted:
+    for run, name in itertools.product(runs, ("engine_devices", "lent_engines")):
+        wanted, had = (getattr(each.rollout, name) for each in (config, run.config))
+        if had != wanted:
             raise ValueError(
-                f"rollout.engine_devices {wanted} cannot be predicted from {run.name}, which had "
-                f"{had}: how its episodes and updates slowed each other down says nothing of it. "
-                f"Set it to {had}, or name runs with {wanted}"
+                f"rollout.{name} {wanted} cannot be predicted from {run.name}, which had {had}: "
+                "how its episodes and updates slowed each other down says nothing of it. Set it to "
+                f"{had}, or name runs with {wanted}"
             )
 
 
