@@ -87,6 +87,7 @@ KINDS: dict[str, Layer] = {
     ),
     "window": Layer(_attention(8, 4, window=1024), DENSE, Norm(1e-6, True, "both")),
     "cap": Layer(_attention(8, 4, cap=50.0), DENSE, RMS),
+    "narrow": Layer(_attention(32, 8, 64), DENSE, RMS),
     "sinks": Layer(_attention(40, 8, 64, sinks=True, bias=True), DENSE, RMS),
     "gate": Layer(_attention(16, 2, gate=True), DENSE, RMS),
     "latent": Layer(Latent(16, 1536, 512, 128, 128, 192**-0.5, Rope(1e4, 64)), DENSE, RMS),

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -135,7 +135,7 @@ class _AnyRows(_Arrays):
                 store_as(jnp.moveaxis(new_BTGH, 1, -2), old),
             )
 
-        return type(self)(*map(put, self.arrays, new_BTGH))
+        return type(self)(*map(put, self.arrays, joined(self, new_BTGH)))
 
     def take(self, place: int, tokens: int) -> list[Stored]:
         """Each array's part of `tokens` tokens from this place on, [B,T,G,H] or [B,T,H]."""
@@ -178,13 +178,32 @@ class LatentRows(_AnyRows):
     HEADS = ""
 
 
-Pages = LayerPages | LatentPages
-Rows = LayerRows | LatentRows
-_ROWS: dict[type[Pages], type[Rows]] = {LayerPages: LayerRows, LatentPages: LatentRows}
-# By platform, what the width of latents is a multiple of, with zeros behind them. A TPU has 128
-# lanes. It is given and returns arrays of another width with the pages as their last dim, and each
-# dispatch would copy all pages to the form in which tokens are read and written, and back.
-_LATENT_WIDTH = {"tpu": 128}
+@struct.dataclass
+class JoinedPages(_AnyPages):
+    """Keys and values side by side, each of half the width."""
+
+    kv_GPbH: Stored
+
+
+@struct.dataclass
+class JoinedRows(_AnyRows):
+    """Keys and values side by side, each of half the width."""
+
+    kv_BGMH: Stored
+
+
+Pages = LayerPages | LatentPages | JoinedPages
+Rows = LayerRows | LatentRows | JoinedRows
+_ROWS: dict[type[Pages], type[Rows]] = {
+    LayerPages: LayerRows,
+    LatentPages: LatentRows,
+    JoinedPages: JoinedRows,
+}
+# By platform, what widths are a multiple of. A TPU has 128 lanes. It is given and returns arrays of
+# another width with the pages as their last dim, and each dispatch would copy all pages to the form
+# in which tokens are read and written, and back. So latents have zeros behind them, and keys and
+# values of half that width lie side by side.
+LANES = {"tpu": 128}
 
 
 def empty_pages(
@@ -197,16 +216,18 @@ def empty_pages(
             raise ValueError(
                 "engine.int8_cache True is not supported for latent attention: set it to False"
             )
-        unit = _LATENT_WIDTH.get(platform, 1)
+        unit = LANES.get(platform, 1)
         width = -(-kind.stored_width // unit) * unit
         return LatentPages(jnp.zeros((num_pages, page_tokens, width), dtype))
 
-    def zeros() -> Stored:
-        size = (kind.num_kv_heads, num_pages, page_tokens, kind.head_width)
+    def zeros(width: int = kind.head_width) -> Stored:
+        size = (kind.num_kv_heads, num_pages, page_tokens, width)
         if dtype == jnp.int8:
             return Int8(jnp.zeros(size, jnp.int8), jnp.zeros((*size[:-1], 1), jnp.float32))
         return jnp.zeros(size, dtype)
 
+    if 2 * kind.head_width == LANES.get(platform) and dtype != jnp.int8:
+        return JoinedPages(zeros(2 * kind.head_width))
     return LayerPages(zeros(), zeros())
 
 
@@ -229,10 +250,18 @@ def write_pages(
     new_BTGH: Sequence[Stored],
 ) -> Pages:
     """Writes tokens to their conversations' pages. Tokens that are not real are dropped. new_BTGH:
-    for each array of the pages."""
+    keys and values, or latents, or the arrays that rows of such pages have."""
     heads = pages.HEADS
+    new_BTGH = joined(pages, new_BTGH)
     write = on_each_shard(f"{heads}P B B B BT{heads} -> {heads}P")(_write_pages)
     return write(pages, page_BW, position_BT, is_real_BT, list(new_BTGH))
+
+
+def joined(stored: _Arrays, new_BTGH: Sequence[Any]) -> Sequence[Any]:
+    """Returns new tokens' keys and values as pages or rows store them."""
+    if not isinstance(stored, JoinedPages | JoinedRows) or len(new_BTGH) == 1:
+        return new_BTGH
+    return [jnp.concatenate(new_BTGH, axis=-1)]
 
 
 def _write_pages(pages: Pages, page_BW, position_BT, is_real_BT, new_BTGH: list[Stored]) -> Pages:

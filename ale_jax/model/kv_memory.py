@@ -19,7 +19,12 @@ from ale_jax.model.cache import (
     write_pages,
 )
 from ale_jax.model.layers import masked_attention
-from ale_jax.model.page_attention import Queries, attend_pages, keys_and_values
+from ale_jax.model.page_attention import (
+    Queries,
+    attend_joined,
+    attend_pages,
+    keys_and_values,
+)
 from ale_jax.model.paged_attention import has_kernel, paged_attention
 
 NOWHERE = jnp.iinfo(jnp.int32).max  # a position that no query reaches
@@ -56,8 +61,12 @@ class InPages:
                 kind,
             )
             return out_BNH[:, None]
-        queries = Queries(q_BTNH, position_BT, is_real_BT)
-        return attend_pages(queries, self.pages, self.page_BW, kind, sink_N)
+
+        def attend(q_BTNH: jax.Array) -> jax.Array:
+            queries = Queries(q_BTNH, position_BT, is_real_BT)
+            return attend_pages(queries, self.pages, self.page_BW, kind, sink_N)
+
+        return attend_joined(self.pages, q_BTNH, attend)
 
 
 @struct.dataclass
@@ -106,7 +115,11 @@ class InRows:
         key_BM = jax.lax.dynamic_update_slice_in_dim(key_BM, self.position_BR, self.first, axis=1)
         mask_BTM = in_reach(position_BT, key_BM, kind.window)
         k_BGMH, v_BGMH = keys_and_values(self.rows, q_BTNH.dtype)
-        return masked_attention(q_BTNH, k_BGMH, v_BGMH, mask_BTM, kind, sink_N)
+        return attend_joined(
+            self.rows,
+            q_BTNH,
+            lambda q_BTNH: masked_attention(q_BTNH, k_BGMH, v_BGMH, mask_BTM, kind, sink_N),
+        )
 
     def scatter(self, pages: Pages, page_BW: jax.Array, end_B: jax.Array) -> Pages:
         """Writes the decoded tokens before position `end_B` of each conversation to the pages."""

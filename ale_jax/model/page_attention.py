@@ -8,6 +8,7 @@ could still grow by costs nothing. Online softmax: Milakov and Gimelshein 2018.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -16,7 +17,16 @@ import jax.numpy as jnp
 
 from ale_jax.config.architecture import Attention
 from ale_jax.model.blockwise_attention import by_query, in_reach, scores
-from ale_jax.model.cache import LatentRows, Pages, Rows, gather_rows, load, on_each_shard
+from ale_jax.model.cache import (
+    JoinedPages,
+    JoinedRows,
+    LatentRows,
+    Pages,
+    Rows,
+    gather_rows,
+    load,
+    on_each_shard,
+)
 from ale_jax.model.layers import MASKED
 from ale_jax.model.sharding import current_device
 
@@ -101,10 +111,25 @@ _product = partial(jnp.einsum, preferred_element_type=jnp.float32)
 def keys_and_values(rows: Rows, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
     """Returns the keys and values of rows, [B,G,M,H]. Latents are both, of one head. Their rotated
     keys are among the values, too, because to cut them off would copy the latents."""
+    if isinstance(rows, JoinedRows):  # as `attend_joined` takes them
+        kv_BGMH = load(rows.kv_BGMH, dtype)
+        return kv_BGMH, kv_BGMH
     if isinstance(rows, LatentRows):
         latent_B1MO = load(rows.latent_BMO, dtype)[:, None]
         return latent_B1MO, latent_B1MO
     return load(rows.k_BGMH, dtype), load(rows.v_BGMH, dtype)
+
+
+def attend_joined(
+    stored: Pages | Rows, q_BTNH: jax.Array, attend: Callable[[jax.Array], jax.Array]
+) -> jax.Array:
+    """Returns what `attend` makes of queries. Where keys and values lie side by side, zeros meet
+    the values, and of what is summed the keys are cut off: to cut apart what is stored would copy
+    it."""
+    if not isinstance(stored, JoinedPages | JoinedRows):
+        return attend(q_BTNH)
+    H = q_BTNH.shape[-1]
+    return attend(jnp.pad(q_BTNH, [(0, 0)] * 3 + [(0, H)]))[..., H:]
 
 
 def _pages_at_once(page_tokens: int, most: int) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
 from ale_jax.config.architecture import Attention, Mixer
-from ale_jax.model.cache import Int8, LayerPages, Pages, on_each_shard
+from ale_jax.model.cache import LANES, Int8, LayerPages, Pages, on_each_shard
 from ale_jax.model.sharding import current_device
 
 Kernel = Callable[..., jax.Array]  # of queries, keys, values, pages and lengths, with a soft cap
@@ -28,10 +28,10 @@ Kernel = Callable[..., jax.Array]  # of queries, keys, values, pages and lengths
 
 def has_kernel(platform: str, pages: Pages, kind: Mixer) -> bool:
     """Returns whether a platform has a kernel that reads such pages, none of which reads int8 or
-    latents, and computes such attention."""
+    latents, nor a TPU's other widths than its lanes have, and computes such attention."""
     if not isinstance(kind, Attention) or not isinstance(pages, LayerPages):
         return False
-    if isinstance(pages.k_GPbH, Int8):
+    if isinstance(pages.k_GPbH, Int8) or pages.width % LANES.get(platform, 1):
         return False
     return platform in KERNELS and not kind.window and not kind.sinks
 

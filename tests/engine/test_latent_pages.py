@@ -106,7 +106,7 @@ def test_who_gives_way_and_comes_back_is_not_changed(roomy):
 @pytest.mark.heavy
 def test_zeros_behind_latents_change_nothing(roomy, monkeypatch):
     """As TPUs have them, and also where some give way."""
-    monkeypatch.setitem(cache._LATENT_WIDTH, "cpu", 20)  # 32 become 40
+    monkeypatch.setitem(cache.LANES, "cpu", 20)  # 32 become 40
     played, engine = _play(dataclasses.replace(SIZES, pages=14))
     assert {pages.shape for pages in jax.tree.leaves(engine._cache)} == {(14, 8, 40)}
     assert engine.stats.swapped_pages > 0
