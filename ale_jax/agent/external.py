@@ -12,7 +12,8 @@ from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from ale_jax.agent.api import AgentError
-from ale_jax.agent.loop import FAILURES, status_of
+from ale_jax.agent.failures import FAILURES, status_of
+from ale_jax.agent.verdicts import Played
 from ale_jax.config.agent import ExternalAgent
 from ale_jax.records import Episode, EpisodeKey
 from ale_jax.sandbox.api import ProcessResult
@@ -58,6 +59,17 @@ def play(
     access: PolicyAccess,
     key: EpisodeKey,
 ) -> Episode:
+    """As `interact`, and lets the world judge the episode."""
+    return interact(world, machine, agent, access, key).judged()
+
+
+def interact(
+    world: CheckedWorld,
+    machine: Machine,
+    agent: ExternalAgent,
+    access: PolicyAccess,
+    key: EpisodeKey,
+) -> Played:
     """Lets the agent play `key.task` to its end. Failures of the system are returned as a status,
     never as a reward of 0. The report counts no turns, which only the policy's side knows."""
     clock, start = _Clock(), time.monotonic()
@@ -75,12 +87,13 @@ def play(
             status = Status.TIME_LIMIT if result.timed_out else Status.BROKE_OFF
             detail = _ended(result)
         reward = clock.judging(world.grade, _answer(result.stdout))
-        metrics = clock.in_env(world.metrics)
+        if not world.is_judged_apart:
+            metrics = clock.in_env(world.metrics)
     except NoVerdictError as error:
         status, reward, detail = Status.NO_VERDICT, 0.0, str(error)
-    except tuple(kind for kind, _ in FAILURES) as error:
+    except FAILURES as error:
         status, detail = status_of(error), f"{type(error).__name__}: {error}"
-    return Episode(
+    episode = Episode(
         key=key,
         status=status,
         reward=reward,
@@ -95,6 +108,7 @@ def play(
         rewards=world.rewards,
         metrics=metrics,
     )
+    return Played.of(episode, world)
 
 
 def _run(

@@ -11,44 +11,18 @@ from typing import TypeVar
 
 import numpy as np
 
-from ale_jax.agent.api import (
-    AgentError,
-    Policy,
-    PolicyError,
-    ReachedState,
-    Reply,
-    StateMemory,
-)
+from ale_jax.agent.api import Policy, PolicyError, ReachedState, Reply, StateMemory
+from ale_jax.agent.failures import FAILURES, NotReproducedError, ReplayDivergedError, status_of
 from ale_jax.agent.recording import RecordingPolicy
+from ale_jax.agent.verdicts import Played
 from ale_jax.config.agent import AgentLimits
 from ale_jax.records import Episode, EpisodeKey, Prefix
-from ale_jax.sandbox.api import SandboxError, SandboxStartError, SavedState
+from ale_jax.sandbox.api import SavedState
 from ale_jax.status import STATUS_RULES, Status
-from ale_jax.worlds.api import Message, NoVerdictError, VerifierError
-from ale_jax.worlds.checked import CheckedWorld, StepResult, WorldError, text_of
+from ale_jax.worlds.api import Message, NoVerdictError
+from ale_jax.worlds.checked import CheckedWorld, StepResult, text_of
 
 T = TypeVar("T")
-
-
-class ReplayDivergedError(Exception):
-    """Replaying a prefix turn did not lead to the same result as before."""
-
-
-class NotReproducedError(Exception):
-    """Replaying the episode's own replies did not give the same observations and reward."""
-
-
-# The first match counts. Any other exception is a bug and is not caught.
-FAILURES: tuple[tuple[type[Exception], Status], ...] = (
-    (SandboxStartError, Status.SANDBOX_START_FAILED),
-    (SandboxError, Status.SANDBOX_LOST),
-    (VerifierError, Status.VERIFIER_ERROR),
-    (PolicyError, Status.MODEL_ERROR),
-    (AgentError, Status.AGENT_FAILED),
-    (ReplayDivergedError, Status.REPLAY_DIVERGED),
-    (NotReproducedError, Status.NOT_REPRODUCED),
-    (WorldError, Status.ENV_ERROR),
-)
 
 
 NOT_SAVED = SavedState(b"", "")
@@ -75,11 +49,24 @@ def play(
     prefix: Prefix | None = None,
     memory: StateMemory | None = None,
 ) -> Episode:
-    """Plays `key.task` to its end, after the turns of `prefix` if there is one.
+    """Plays `key.task` to its end, after the turns of `prefix` if there is one, and lets the world
+    judge it.
 
     memory: states of prefixes that are slow to replay; None replays every prefix. Failures of the
     system are returned as a status, never as a reward of 0.
     """
+    return interact(world, policy, key, limits, prefix, memory).judged()
+
+
+def interact(
+    world: CheckedWorld,
+    policy: Policy,
+    key: EpisodeKey,
+    limits: AgentLimits,
+    prefix: Prefix | None = None,
+    memory: StateMemory | None = None,
+) -> Played:
+    """Plays as `play` does, without a verdict that needs no sandbox."""
     playing, recorded = _Playing(world, memory), RecordingPolicy(policy)
     start = time.monotonic()
     reward, detail = None, ""
@@ -88,10 +75,10 @@ def play(
     except NoVerdictError as error:
         # The verdict counts as 0. What steps have earned before, they have earned.
         status, reward, detail = Status.NO_VERDICT, playing.earned(), str(error)
-    except tuple(kind for kind, _ in FAILURES) as error:
+    except FAILURES as error:
         status = status_of(error)
         detail = f"{type(error).__name__}: {error}"
-    return Episode(
+    episode = Episode(
         key=key,
         status=status,
         reward=reward,
@@ -112,6 +99,7 @@ def play(
         if limits.record_episodes or not key.is_trained_on
         else (),
     )
+    return Played.of(episode, world)
 
 
 def _told(
@@ -124,11 +112,6 @@ def _told(
         (each.role, each.content, each.role == "assistant" and next(replies) in failed)
         for each in messages
     )
-
-
-def status_of(error: Exception) -> Status:
-    """Returns the status of an episode that `error` ended."""
-    return next(status for kind, status in FAILURES if isinstance(error, kind))
 
 
 class _Playing:
@@ -153,7 +136,7 @@ class _Playing:
     ) -> tuple[Status, float | None]:
         status, reward = self._play(policy, key, limits, prefix)
         judged = STATUS_RULES[status].reward_valid
-        if judged:
+        if judged and not self._world.is_judged_apart:
             self.metrics = self._timed(self._world.metrics)
         if judged and self._actions and _is_replayed(key, limits.replay_share):
             self._require_reproduced(reward)
@@ -248,7 +231,7 @@ class _Playing:
 
     def _require_reproduced(self, reward: float | None) -> None:
         """Plays the whole episode again. NotReproducedError if an observation or the reward
-        differs."""
+        differs, apart from a verdict that is still to come."""
         whole = Prefix(tuple(self._seen), tuple(self._actions))
         try:
             earned = self._replay(whole).step_rewards

@@ -135,6 +135,14 @@ class RolloutConfig(Settings):
         choices=(RAY, THREADS),
     )
 
+    reward_workers: int = setting(
+        0,
+        "threads beside the episodes of each actor, or of this process if workers are threads, for "
+        "verdicts that need no sandbox (worlds with `is_judged_apart`, such as rows with the check "
+        "judge): the episode's place is free meanwhile. 0: they are made in its place.",
+        at_least=0,
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_runtime(self.runtime)

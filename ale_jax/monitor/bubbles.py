@@ -17,6 +17,7 @@ from ale_jax.monitor.timeline import (
     PUBLISH,
     REPLY,
     REPORT,
+    REWARD_WORKERS,
     SAMPLING,
     SAVE,
     START,
@@ -146,7 +147,9 @@ def _changes(span: Span) -> Iterator[tuple[float, Lane | str, int]]:
     process, name = span.lane.process, span.name
     if process == ENGINES and name == SAMPLING:
         what: Lane | str = span.lane
-    elif (process == EPISODES and name in PARTS) or (process == LEARNER and name != START):
+    elif (process in (EPISODES, REWARD_WORKERS) and name in PARTS) or (
+        process == LEARNER and name != START
+    ):
         what = name
     else:
         return

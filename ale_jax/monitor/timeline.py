@@ -26,9 +26,15 @@ OPENING, END = b"[\n", b",\n"
 # Processes of the trace, and what their lanes do. Of the learner, BEGUN is the moment from which a
 # process of the run records.
 LEARNER, ENGINES, EPISODES = "learner", "engines", "episodes"
-PROCESSES = (LEARNER, ENGINES, EPISODES)
+REWARD_WORKERS = "reward workers"
+PROCESSES = (LEARNER, ENGINES, EPISODES, REWARD_WORKERS)
 _PROCESS_OF = dict(enumerate(PROCESSES, 1))
-_KINDS = {LEARNER: "learner", ENGINES: "engine", EPISODES: "place"}
+_KINDS = {
+    LEARNER: "learner",
+    ENGINES: "engine",
+    EPISODES: "place",
+    REWARD_WORKERS: "reward worker",
+}
 BEGUN, START, WAITING, EVALUATION = "begun", "start", "waiting", "evaluation"
 UPDATE, SAVE, PUBLISH, REPORT = "update", "save", "publish", "report"
 SAMPLING = "sampling"

@@ -1,4 +1,5 @@
-"""The picture of a run's last steps: a row for the learner, each engine and each place."""
+"""The picture of a run's last steps: a row for the learner, and each engine, place and reward
+worker."""
 
 from __future__ import annotations
 
@@ -13,17 +14,19 @@ from ale_jax.monitor.timeline import (
     EPISODES,
     LEARNER,
     PROCESSES,
+    REWARD_WORKERS,
     SAMPLING,
+    VERDICT,
     WAITING,
     Lane,
     Span,
 )
 
 STEPS = 3
-MAX_ROWS = {ENGINES: 8, EPISODES: 16}
+MAX_ROWS = {ENGINES: 8, EPISODES: 16, REWARD_WORKERS: 8}
 MIN_WIDTH = 0.05  # percent; what is narrower is drawn as wide, and joined to its neighbour
 LOW = " idle"  # of a style: a bubble, which is drawn low
-BARS = {LEARNER: WORK, ENGINES: (SAMPLING,), EPISODES: PARTS}
+BARS = {LEARNER: WORK, ENGINES: (SAMPLING,), EPISODES: PARTS, REWARD_WORKERS: (VERDICT,)}
 
 Interval = tuple[float, float]
 
@@ -38,7 +41,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """What the template draws. left_out: places that are not shown. styles: those that occur."""
+    """What the template draws. left_out: rows that are not shown. styles: those that occur."""
 
     rows: tuple[Row, ...]
     ticks: tuple[Tick, ...]

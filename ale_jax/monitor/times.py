@@ -21,8 +21,9 @@ NO_GROUP = -1  # of what is not played to be trained on
 
 @dataclasses.dataclass(frozen=True)
 class AttemptTimes:
-    """An attempt at an episode. begun, ended: seconds, on the run's clock. group: of training, or
-    NO_GROUP. turns, tokens: that the policy sampled; tokens 0 if the attempt had no result."""
+    """An attempt at an episode. begun, ended: seconds, on the run's clock, in which it had a place.
+    group: of training, or NO_GROUP. turns, tokens: that the policy sampled; tokens 0 if the attempt
+    had no result. verdict: seconds of a reward worker, after that."""
 
     begun: float
     ended: float
@@ -30,6 +31,7 @@ class AttemptTimes:
     group: int
     turns: int
     tokens: int
+    verdict: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -116,7 +118,8 @@ def _parse(line: dict[str, Any]) -> AttemptTimes | StepTimes:
     begun, ended = _seconds(line["begun"]), _seconds(line["ended"])
     _require_order(begun, ended)
     counts = (int(line[name]) for name in ("group", "turns", "tokens"))
-    return AttemptTimes(begun, ended, Status(line["status"]), *counts)
+    verdict = _seconds(line.get("verdict", 0.0))
+    return AttemptTimes(begun, ended, Status(line["status"]), *counts, verdict)
 
 
 def _seconds(value: Any) -> float:

@@ -10,6 +10,8 @@ from typing import Protocol
 
 from ale_jax.agent import external, loop
 from ale_jax.agent.api import Policy, StateMemory
+from ale_jax.agent.failures import status_of
+from ale_jax.agent.verdicts import Played
 from ale_jax.config.agent import AgentLimits, ExternalAgent
 from ale_jax.records import Episode, EpisodeKey, Prefix, Task
 from ale_jax.rollout.idle import IdleSandboxes
@@ -18,17 +20,18 @@ from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.status import STATUS_RULES
 from ale_jax.worlds.checked import CheckedWorld, WorldError
 
-Play = Callable[[CheckedWorld, JudgedSandbox | None], Episode]
+Play = Callable[[CheckedWorld, JudgedSandbox | None], Played]
 
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeResult:
     """An episode, and the number of its rollout worker's sandboxes when it ended: those alive, and
-    those replaced since the start."""
+    those replaced since the start. is_judged: False if its verdict is still to be made."""
 
     episode: Episode
     sandboxes_up: int
     sandboxes_restarted: int
+    is_judged: bool = True
 
 
 class Worlds(Protocol):
@@ -47,7 +50,8 @@ class EpisodeRunner:
     its task needs none.
 
     Sandboxes are started when they are first needed. A sandbox whose episode ended with an
-    infrastructure failure is closed, and replaced when it is needed again.
+    infrastructure failure is closed, and replaced when it is needed again. One whose episode is
+    judged apart is closed, too, so that the verdict cannot touch the next episode.
     """
 
     def __init__(
@@ -56,8 +60,11 @@ class EpisodeRunner:
         worlds: Worlds,
         limits: AgentLimits,
         memory: StateMemory | None = None,
+        judges: bool = True,
     ):
-        """memory: None for a new one that only this rollout worker uses."""
+        """memory: None for a new one that only this rollout worker uses. judges: whether `play`
+        makes verdicts that need no sandbox; otherwise `judge` does."""
+        self._judges = judges
         self._memory = memory or StateMemory()
         self._start_sandbox, self._worlds, self._limits = start_sandbox, worlds, limits
         self._lock = threading.Lock()
@@ -65,6 +72,7 @@ class EpisodeRunner:
         self._up: set[JudgedSandbox] = set()
         self._playing: dict[Hashable, JudgedSandbox | None] = {}  # by attempt
         self._cancelled: set[Hashable] = set()
+        self._unjudged: dict[Hashable, Played] = {}
         self._given_up = 0
         self._closed = False
 
@@ -83,8 +91,8 @@ class EpisodeRunner:
         limit = turns or self._worlds.turns(key.task) or self._limits.turns
         limits = dataclasses.replace(self._limits, turns=limit)
 
-        def by_loop(world: CheckedWorld, sandbox: JudgedSandbox | None) -> Episode:
-            return loop.play(world, policy, key, limits, prefix, self._memory)
+        def by_loop(world: CheckedWorld, sandbox: JudgedSandbox | None) -> Played:
+            return loop.interact(world, policy, key, limits, prefix, self._memory)
 
         return self._play(key, attempt or key, by_loop)
 
@@ -94,9 +102,9 @@ class EpisodeRunner:
         """Plays an episode like `play`, with an agent of its own, in a task that needs a sandbox.
         The attempt is the token of its access."""
 
-        def by_agent(world: CheckedWorld, sandbox: JudgedSandbox | None) -> Episode:
+        def by_agent(world: CheckedWorld, sandbox: JudgedSandbox | None) -> Played:
             assert sandbox, f"{key.task} has no sandbox for a program to act in"
-            return external.play(world, sandbox, agent, access, key)
+            return external.interact(world, sandbox, agent, access, key)
 
         return self._play(key, access.token, by_agent)
 
@@ -106,21 +114,38 @@ class EpisodeRunner:
             self._playing[attempt] = None
         try:
             if spec := self._spec(key.task):
-                episode = self._play_in_sandbox(key, attempt, play, spec)
+                played = self._play_in_sandbox(key, attempt, play, spec)
             else:
-                episode = play(self._opened(key.task, None), None)
+                played = play(self._opened(key.task, None), None)
+            if self._judges:
+                played = Played(played.judged())
         except (SandboxStartError, WorldError) as error:
-            episode = _not_begun(key, error, time.monotonic() - start)
+            played = Played(_not_begun(key, error, time.monotonic() - start))
         finally:
             with self._lock:
                 del self._playing[attempt]
                 self._cancelled.discard(attempt)
+        if played.world:
+            with self._lock:
+                self._unjudged[attempt] = played
+        return self._result(played)
+
+    def _result(self, played: Played) -> EpisodeResult:
         with self._lock:
-            return EpisodeResult(episode, len(self._up), self._given_up)
+            up, given_up = len(self._up), self._given_up
+        return EpisodeResult(played.episode, up, given_up, is_judged=not played.world)
+
+    def judge(self, attempt: Hashable) -> EpisodeResult:
+        """Judges an episode that `play` returned without its verdict."""
+        with self._lock:
+            played = self._unjudged.pop(attempt)
+        return self._result(Played(played.judged()))
 
     def cancel(self, attempt: Hashable) -> None:
-        """Ends an episode in progress by closing its sandbox, if it has one."""
+        """Ends an episode in progress by closing its sandbox, if it has one, or forgets one that is
+        to be judged. A verdict that is being made goes on."""
         with self._lock:
+            self._unjudged.pop(attempt, None)
             if attempt not in self._playing:
                 return  # it has ended meanwhile
             self._cancelled.add(attempt)
@@ -138,15 +163,16 @@ class EpisodeRunner:
 
     def _play_in_sandbox(
         self, key: EpisodeKey, attempt: Hashable, play: Play, spec: SandboxSpec
-    ) -> Episode:
+    ) -> Played:
         sandbox = self._take(attempt, spec)
-        usable = False
+        usable = works = False
         try:
-            episode = play(self._opened(key.task, sandbox), sandbox)
-            usable = not STATUS_RULES[episode.status].infra
-            return episode
+            played = play(self._opened(key.task, sandbox), sandbox)
+            works = not STATUS_RULES[played.episode.status].infra
+            usable = works and not played.world
+            return played
         finally:
-            self._put_back(attempt, sandbox, spec if usable else None)
+            self._put_back(attempt, sandbox, spec if usable else None, is_given_up=not works)
 
     def _spec(self, task: Task) -> SandboxSpec | None:
         """WorldError if the world cannot say it."""
@@ -188,9 +214,13 @@ class EpisodeRunner:
         return sandbox
 
     def _put_back(
-        self, attempt: Hashable, sandbox: JudgedSandbox, spec: SandboxSpec | None
+        self,
+        attempt: Hashable,
+        sandbox: JudgedSandbox,
+        spec: SandboxSpec | None,
+        is_given_up: bool = True,
     ) -> None:
-        """spec: None if it is not to be used again."""
+        """spec: None if it is not to be used again. is_given_up: because something is wrong."""
         with self._lock:
             self._playing[attempt] = None  # or a late cancellation closes it under the next one
             if self._closed:
@@ -199,14 +229,14 @@ class EpisodeRunner:
                 self._idle.put(spec, sandbox)
                 return
             self._up.remove(sandbox)
-            self._given_up += 1
+            self._given_up += is_given_up or attempt in self._cancelled
         sandbox.close()
 
 
 def _not_begun(key: EpisodeKey, error: Exception, seconds: float) -> Episode:
     return Episode(
         key=key,
-        status=loop.status_of(error),
+        status=status_of(error),
         reward=None,
         turns=0,
         malformed_calls=0,

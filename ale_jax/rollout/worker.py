@@ -29,7 +29,7 @@ class WorkerSpec:
     sandbox: what a sandbox is, unless a world says otherwise. agent: with a command, it plays
     instead of our own loop. domains: with the families of all tasks. folder: as
     `WorldsConfig.folder`. worlds: what the families must be, wherever the worker is; () for
-    anything. in_template: as of `open_families`."""
+    anything. in_template: as of `open_families`. judges: as of `EpisodeRunner`."""
 
     runtime: str
     sandbox: SandboxSpec
@@ -42,6 +42,7 @@ class WorkerSpec:
     datasets: Datasets = NO_DATASETS
     worlds: Digests = ()
     in_template: bool = False
+    judges: bool = True
 
 
 class RolloutWorker:
@@ -60,13 +61,14 @@ class RolloutWorker:
             lambda wanted: runtime().start(wanted, {"role": "rollout_worker"}),
             self._worlds,
             spec.limits,
+            judges=spec.judges,
         )
 
     def play(
         self, key: EpisodeKey, url: str, conversation: str, prefix: Prefix | None
     ) -> EpisodeResult:
-        """Plays an episode to its end. url: of the gateway, which knows the conversation by its
-        name."""
+        """Plays an episode to its end, or to where `judge` goes on. url: of the gateway, which
+        knows the conversation by its name."""
         if self._agent.command:
             access = PolicyAccess(url, conversation)
             return self._runner.play_external(key, self._agent, access)
@@ -74,8 +76,13 @@ class RolloutWorker:
         with PolicyClient(url, conversation, offer) as policy:
             return self._runner.play(key, policy, prefix, attempt=conversation)
 
+    def judge(self, conversation: str) -> EpisodeResult:
+        """Makes the verdict of an episode that `play` returned without one."""
+        return self._runner.judge(conversation)
+
     def cancel(self, conversation: str) -> None:
-        """Ends the episode in progress by closing its sandbox, if it has one."""
+        """Ends the episode in progress by closing its sandbox, if it has one, or forgets one that
+        waits for its verdict."""
         self._runner.cancel(conversation)
 
     def close(self) -> None:

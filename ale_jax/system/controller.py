@@ -251,6 +251,7 @@ class Run:
             step = dataclasses.replace(step, weights=self.start.trainer.digest())
         limit = logp_diff_limit(config.learn, config.engine.eight_bits)
         tokens = rollouts.replicas.sampled_tokens()
+        step = dataclasses.replace(step, extra=step.extra | rollouts.scheduler.take_loads())
         values = self.logger.rl_step(step, rollouts.workers, tokens, limit)
         self.untrained.note(step, values)
         self.logger.sample_trajectories(step, config.algo.mismatch)

@@ -58,7 +58,19 @@ def check_tasks(config: RunConfig) -> None:
     check_recorded(config)
     for family in schedule.families:
         _check_limits(config, family)
+    _check_verdicts(config, schedule)
     schedule.check(config)
+
+
+def _check_verdicts(config: RunConfig, schedule: Schedule) -> None:
+    """ValueError if reward workers would have nothing to judge."""
+    wanted = config.rollout.reward_workers
+    if wanted and not any(family.world.is_judged_apart for family in schedule.families):
+        names = ", ".join(sorted({family.domain.world for family in schedule.families}))
+        raise ValueError(
+            f"rollout.reward_workers {wanted} have nothing to judge: {names} judge within the "
+            "episode, where its sandbox is, and no world has `is_judged_apart`: set it to 0"
+        )
 
 
 def _check_limits(config: RunConfig, family: Family) -> None:

@@ -86,6 +86,8 @@ class World:
     solved_at: the reward of an episode from which its task is solved; `reset` may change it.
     is_in_sandbox: the sandbox holds the whole task, so that a program of its own (external_agent)
         can play it; then `grade` judges the state that the program leaves.
+    is_judged_apart: `verdict` judges each episode that has ended, after its sandbox is closed. So a
+        slow verdict need not hold up other episodes (`rollout.reward_workers`).
     nothing: the reply that ends an episode without doing anything.
     must_call: of a world with tools, each reply has to be a call, to which sampling is held.
     loop_tools: of a world that reads calls from the text of a reply, what a model may call whose
@@ -101,6 +103,7 @@ class World:
     role: Role = "user"
     solved_at: float = 1.0
     is_in_sandbox: bool = False
+    is_judged_apart: bool = False
     nothing: str = ""
     must_call: bool = False
     loop_tools: Sequence[Tool] = ()
@@ -123,8 +126,14 @@ class World:
         episode, or a program of its own has played it. answer: the program's; None of our loop."""
         return 0.0
 
+    def verdict(self) -> Rewards:
+        """Returns what the episode that has ended earns, besides its steps and `grade`. It may be
+        called by another thread than these, and needs no sandbox."""
+        return 0.0
+
     def metrics(self) -> Mapping[str, SupportsFloat]:
-        """Returns numbers by name that tell about the episode that has ended, and earn nothing."""
+        """Returns numbers by name that tell about the episode that has ended, and earn nothing. Is
+        called after `verdict` if that judges."""
         return {}
 
     def save(self) -> SavedState | None:

@@ -100,6 +100,10 @@ class CheckedWorld:
         """Whether the world judges states, and not only steps."""
         return type(self._world).grade is not World.grade
 
+    @property
+    def is_judged_apart(self) -> bool:
+        return self._world.is_judged_apart
+
     def reset(self) -> tuple[Message, ...]:
         """Begins the episode; returns what the policy is told."""
         self.failed, self._by_name = [], {}
@@ -130,6 +134,10 @@ class CheckedWorld:
     def grade(self, *answer: str) -> float:
         """Returns what ending in the current state earns. answer: of a program of its own."""
         return self._reward(self._guarded(self._world.grade, *answer))
+
+    def verdict(self) -> float:
+        """Returns what an episode that has ended earns, without its sandbox."""
+        return self._reward(self._guarded(self._world.verdict))
 
     def metrics(self) -> tuple[tuple[str, float], ...]:
         """Returns what the world tells about the episode that has ended, by name."""

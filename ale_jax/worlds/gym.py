@@ -106,7 +106,10 @@ class AsGem:
         assert self._world is not None, "step needs a reset"
         step = self._world.step(action)
         info = {"malformed": step.malformed, "failed": step.failed}
-        return text_of(step.told), step.reward, step.done, step.truncated, info
+        reward = step.reward
+        if step.ends and self._world.is_judged_apart:
+            reward += self._world.verdict()
+        return text_of(step.told), reward, step.done, step.truncated, info
 
     def close(self) -> None:
         """Leaves the sandbox open, because the caller owns it."""

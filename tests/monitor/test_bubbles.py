@@ -14,6 +14,7 @@ from ale_jax.monitor.timeline import (
     PUBLISH,
     REPLY,
     REPORT,
+    REWARD_WORKERS,
     SAMPLING,
     SAVE,
     START,
@@ -134,3 +135,13 @@ def test_names_that_are_ours_count_in_their_own_rows_only():
     """A family may be called like a part of an episode."""
     spans = [*row(LEARNS, (WAITING, 4)), Span(FIRST, EVALUATION, 0, 4)]
     assert by_time(causes(spans, LEARNS)) == [(NO_EPISODE, 0, 4)]
+
+
+def test_a_verdict_is_waited_for_wherever_it_is_made():
+    judged = row(Lane(REWARD_WORKERS), ("", 10), (VERDICT, 18))
+    elsewhere = [each for each in STEP if each.name != VERDICT]
+    assert by_time(causes(elsewhere, LEARNS))[-1] == (NO_EPISODE, 14, 20)
+    assert by_time(causes(elsewhere + judged, LEARNS))[-2:] == [
+        (VERDICT, 14, 18),
+        (NO_EPISODE, 18, 20),
+    ]

@@ -15,6 +15,7 @@ from ale_jax.monitor.timeline import (
     EPISODES,
     JOINED_S,
     LEARNER,
+    REWARD_WORKERS,
     SAMPLING,
     TIMELINE_FILE,
     UPDATE,
@@ -47,19 +48,20 @@ def test_laps_follow_one_another_in_seconds_since_the_epoch(tmp_path):
 
 
 def test_every_lane_has_a_name_and_a_number_that_no_other_has(tmp_path):
-    lanes = [Lane(ENGINES), Lane(EPISODES, 12), Lane(EPISODES, 3)]
+    lanes = [Lane(ENGINES), Lane(EPISODES, 12), Lane(EPISODES, 3), Lane(REWARD_WORKERS)]
     with Timeline(tmp_path) as timeline:
         timeline.write([Span(lane, "x", 1.0, 2.0, {"group": 5}) for lane in lanes])
         timeline.write([Span(lane, "x", 3.0, 4.0) for lane in lanes])
     events = trace_events(tmp_path / TIMELINE_FILE)
     named = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert sorted(named.values()) == ["engine 0", "learner", "place 12", "place 3"]
+    titles = ["engine 0", "learner", "place 12", "place 3", "reward worker 0"]
+    assert sorted(named.values()) == titles
     assert {e["tid"] for e in events} >= named.keys()
     assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == [
-        *(LEARNER, ENGINES, EPISODES)
+        *(LEARNER, ENGINES, EPISODES, REWARD_WORKERS)
     ]
     assert {span.lane for span in spans(tmp_path)} == {Lane(LEARNER), *lanes}
-    assert sum(e.get("args") == {"group": 5} for e in events) == 3
+    assert sum(e.get("args") == {"group": 5} for e in events) == len(lanes)
 
 
 def test_dispatches_without_a_pause_are_one_span_of_at_most_a_second(tmp_path):

@@ -11,7 +11,7 @@ from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.status import Status
-from ale_jax.worlds.api import Step, VerifierError, World
+from ale_jax.worlds.api import NoVerdictError, Step, VerifierError, World
 from ale_jax.worlds.checked import CheckedWorld
 from ale_jax.worlds.items import Item
 
@@ -88,6 +88,62 @@ def test_a_task_gets_a_sandbox_of_its_own_kind_and_those_of_others_make_way():
         assert (played.sandboxes_up, played.sandboxes_restarted) == (1, 0)
     assert [sandbox.spec.image for sandbox in machines.made] == ["image1", "image2", "image1"]
     assert [sandbox.closed for sandbox in machines.made] == [True, True, False]
+
+
+class JudgedWorld(FakeWorld):
+    """Is judged by what was said, when its sandbox is closed."""
+
+    is_judged_apart = True
+
+    def reset(self, item, sandbox):
+        self._sandbox = sandbox
+        return "do it"
+
+    def step(self, reply):
+        self._said = reply
+        return Step(reward={"form": 0.25}, done=True)
+
+    def verdict(self):
+        assert self._sandbox.closed
+        if self._said == "none":
+            raise NoVerdictError("no verdict is possible")
+        if self._said == "down":
+            raise VerifierError("the judge is down")
+        return {"right": 0.5, "form": 0.25}
+
+    def metrics(self):
+        return {"asked": 1}
+
+
+@pytest.mark.parametrize("judges", [False, True])
+def test_a_world_that_is_judged_apart_has_left_its_sandbox_by_then(judges, monkeypatch):
+    machines = Machines()
+    monkeypatch.setattr("tests.rollout.test_play.FakeWorld", JudgedWorld)
+    runner = EpisodeRunner(machines.start, FakeWorlds(), AgentLimits(turns=1), judges=judges)
+
+    def play(reply):
+        played = runner.play(KEY, ScriptedPolicy([reply]))
+        assert played.is_judged == judges and machines.made[-1].closed
+        assert (played.sandboxes_up, played.sandboxes_restarted) == (0, 0)
+        return played.episode if judges else runner.judge(KEY).episode
+
+    right = play("right")
+    assert (right.status, right.reward, right.step_rewards) == (Status.FINISHED, 1.0, (0.25,))
+    assert right.rewards == (("form", 0.5), ("right", 0.5)) and right.metrics == (("asked", 1.0),)
+    none = play("none")
+    assert (none.status, none.reward, none.metrics) == (Status.NO_VERDICT, 0.25, ())
+    down = play("down")
+    assert (down.status, down.reward) == (Status.VERIFIER_ERROR, None)
+    assert down.detail == "VerifierError: the judge is down"
+
+
+def test_a_cancelled_episode_is_not_judged(monkeypatch):
+    monkeypatch.setattr("tests.rollout.test_play.FakeWorld", JudgedWorld)
+    runner = EpisodeRunner(Machines().start, FakeWorlds(), AgentLimits(turns=1), judges=False)
+    assert not runner.play(KEY, ScriptedPolicy(["right"])).is_judged
+    runner.cancel(KEY)
+    with pytest.raises(KeyError):
+        runner.judge(KEY)
 
 
 def test_a_task_that_needs_no_sandbox_has_none_started():
@@ -190,12 +246,12 @@ def test_a_cancellation_while_the_sandbox_is_put_back_leaves_no_closed_one(monke
     runner = runner_on(machines.start)
     put_back = runner._put_back
 
-    def cancelled_meanwhile(*sandbox):
+    def cancelled_meanwhile(*sandbox, **why):
         if is_back:
-            put_back(*sandbox)
+            put_back(*sandbox, **why)
         runner.cancel(KEY)
         if not is_back:
-            put_back(*sandbox)
+            put_back(*sandbox, **why)
 
     with monkeypatch.context() as late:
         late.setattr(runner, "_put_back", cancelled_meanwhile)

@@ -28,6 +28,7 @@ from tests.rows import each_row
         ("echo", {"rl.dynamic_sampling": True}, "observations algo.loss.observation_weight"),
         ("dapo", {"resampling.scheme": "rollback"}, "hides from resampling.scheme rollback"),
         ("dapo", {"rl_optimizer.decay_success": 0.5}, "hides from rl_optimizer.decay_success 0.5"),
+        ("grpo", {"rollout.reward_workers": 2}, "reward_workers 2 have nothing to judge: shell"),
         ("grpo", {"rl.alpha": 1.5, "rl.max_uses": 4}, "fresh enough for 3 steps"),
         ("asyppo", {"rl.redundant_members": 2}, "rl.redundant_members 2 leaves to chance which"),
         ("grpo", {"rl.redundant_groups": 2}, "rl.stragglers wait, by which steps wait for all"),

@@ -1,11 +1,13 @@
 """The groups of the train loop, counted while a step takes its own."""
 
 import threading
+from types import MappingProxyType
 
 import pytest
 
 from ale_jax.data.journal import Journal
 from ale_jax.system.group_feed import GroupFeed
+from ale_jax.system.rollouts.pool import PLACES, Load
 from ale_jax.system.rollouts.scheduler import RolloutScheduler
 from ale_jax.system.tasks import Cursor
 from tests.data.make_trajectories import make_trajectory, make_turn
@@ -23,6 +25,7 @@ class Workers:
     """
 
     free_places = 100
+    loads = MappingProxyType({PLACES: Load(8, 0, 0)})
 
     def __init__(self, ended):
         self._ended, self._left = ended, None

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import queue
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from ale_jax.errors import RunFailed
 from ale_jax.learn.critics import CRITIC_SKIPPED, CRITICS_BROKEN, CRITICS_WITHOUT_UPDATE
 from ale_jax.learn.finite import BROKEN, SKIPPED
 from ale_jax.system.group_feed import FAILED_STEPS, GroupFeed, take_groups
+from ale_jax.system.rollouts.pool import PLACES, Load
 from ale_jax.system.rollouts.scheduler import RolloutScheduler
 from ale_jax.system.tasks import Cursor, GroupStream
 from ale_jax.system.train_loop import train_loop
@@ -68,6 +70,7 @@ class PlayedEpisodes:
     """In place of rollout workers: every episode is over as soon as it is asked for."""
 
     free_places = 8
+    loads = MappingProxyType({PLACES: Load(8, 0, 0)})
 
     def __init__(self):
         self.version, self._played = 0, queue.Queue()

@@ -17,7 +17,7 @@ from ale_jax.system.actors.cluster import alive_nodes, answers, raylet_of
 from ale_jax.system.actors.code_version import differing, own_code
 from ale_jax.system.actors.role import Role, shortage
 from ale_jax.system.actors.rollout_actor import ACTOR_LOST, RolloutActor, WorkerHandle
-from ale_jax.system.rollouts.pool import PoolCounts, WorkerLost
+from ale_jax.system.rollouts.pool import AttemptStage, Load, PoolCounts, WorkerLost
 
 CLOSE_S = 3.0
 
@@ -36,19 +36,22 @@ class ActorPool:
         self, rollout: RolloutConfig, spec: WorkerSpec, placement_seconds: float, record: Recorder
     ):
         """record: `EventLog.record`, called for started, lost and unplaced actors."""
-        places = rollout.episodes_per_actor
-        # One thread more than episodes, so that other calls are answered at any time.
+        places, judges = rollout.episodes_per_actor, rollout.reward_workers
+        # One thread more than it plays and judges, so that other calls are answered at any time.
+        threads = places + judges + 1
         self._role = Role(
-            "rollout worker", RolloutActor, rollout.actors, places + 1, rollout.placement
+            "rollout worker", RolloutActor, rollout.actors, threads, rollout.placement
         )
         self._placement_seconds, self._record = placement_seconds, record
         self.workers = [
-            WorkerHandle(number, self._role, spec, places) for number in range(self._role.count)
+            WorkerHandle(number, self._role, spec, places, judges)
+            for number in range(self._role.count)
         ]
         self.births: dict[ray.ObjectRef, WorkerHandle] = {
             worker.birth: worker for worker in self.workers
         }
-        self._playing: dict[ray.ObjectRef, ActorEpisode] = {}
+        self._called: dict[ray.ObjectRef, ActorEpisode] = {}
+        self._unqueued: list[ActorEpisode] = []  # cancelled before their verdicts were begun
         self._raylets: dict[str, tuple[str, int]] = {}  # of the nodes that actors were up on
         self._nodes_left: set[str] = set()
 
@@ -56,6 +59,10 @@ class ActorPool:
     def free(self) -> int:
         """Number of episodes that can begin."""
         return sum(worker.free for worker in self.workers)
+
+    @property
+    def judges(self) -> Load:
+        return Load(*map(sum, zip(*(worker.judges.load for worker in self.workers), strict=True)))
 
     @property
     def counts(self) -> PoolCounts:
@@ -68,25 +75,59 @@ class ActorPool:
         self, key: EpisodeKey, url: str, conversation: str, prefix: Prefix | None
     ) -> ActorEpisode:
         worker = max(self.workers, key=lambda worker: worker.free)
-        answer = worker.play(key, url, conversation, prefix)
+        episode = ActorEpisode(self, worker, conversation)
         worker.busy += 1
-        self._playing[answer] = episode = ActorEpisode(self, worker, conversation, answer)
+        self._called[worker.play(key, url, conversation, prefix)] = episode
         return episode
 
-    def finished(self, timeout: float) -> list[ActorEpisode]:
-        found = []
-        for answer in self._answers(timeout):
-            if answer in self._playing:
-                episode = self._playing.pop(answer)
-                episode.worker.busy -= 1
-                found.append(episode)
+    def moved(self, timeout: float) -> list[ActorEpisode]:
+        moved = dict.fromkeys(self._unqueued)
+        self._unqueued.clear()
+        for answer in self._answers(0.0 if moved else timeout):
+            if answer in self._called:
+                episode = self._called.pop(answer)
+                self._move(episode, answer)
+                moved[episode] = None
             elif answer in self.births:  # else of an actor that was replaced since
                 self.welcome(answer)
-        return found
+        for worker in self.workers:
+            for episode in worker.judges.begin():
+                self._begin_verdict(episode)
+                moved[episode] = None
+        return list(moved)
+
+    def _move(self, episode: ActorEpisode, answer: ray.ObjectRef) -> None:
+        """Takes an episode whose call was answered to its next stage."""
+        worker = episode.worker
+        if episode.stage is AttemptStage.PLAYED:
+            worker.busy -= 1
+        worker.judges.leave(episode)
+        episode.stage = AttemptStage.OVER
+        if not episode.read(answer):
+            if episode.is_cancelled:
+                worker.cancel(episode.conversation)
+            else:
+                episode.stage = AttemptStage.QUEUED
+                worker.judges.put(episode)
+
+    def _begin_verdict(self, episode: ActorEpisode) -> None:
+        worker = episode.worker
+        if episode.is_of_its_actor:
+            episode.stage = AttemptStage.JUDGED
+            self._called[worker.judge(episode.conversation)] = episode
+        else:
+            worker.judges.leave(episode)
+            episode.lose("its actor was lost before its verdict")
+
+    def unqueue(self, episode: ActorEpisode) -> None:
+        """Ends an episode that waits for its verdict."""
+        episode.worker.judges.leave(episode)
+        episode.lose("it was cancelled")
+        self._unqueued.append(episode)
 
     def _answers(self, timeout: float) -> list[ray.ObjectRef]:
         """All answers that have come, as soon as there is one; none after `timeout` seconds."""
-        awaited = [*self.births, *self._playing]
+        awaited = [*self.births, *self._called]
         if not awaited:
             time.sleep(timeout)
             return []
@@ -186,29 +227,57 @@ class ActorPool:
 class ActorEpisode:
     """A `Playing`. generation, node: of the worker's actor that plays it."""
 
-    def __init__(
-        self, pool: ActorPool, worker: WorkerHandle, conversation: str, answer: ray.ObjectRef
-    ):
-        self.worker = worker
+    def __init__(self, pool: ActorPool, worker: WorkerHandle, conversation: str):
+        assert worker.born, "only actors that are up have free places"
+        self.worker, self.conversation = worker, conversation
         self.where = f"on actor {worker.number}"
+        self.stage, self.is_cancelled = AttemptStage.PLAYED, False
         self._generation, self._node = worker.generation, worker.born.node
-        self._pool, self._conversation, self._answer = pool, conversation, answer
+        self._pool = pool
+        self._outcome: EpisodeResult | Exception | None = None
+
+    @property
+    def is_of_its_actor(self) -> bool:
+        """Whether the actor that has played it was not replaced."""
+        return self._generation == self.worker.generation
 
     def cancel(self) -> None:
-        self.worker.cancel(self._conversation)
+        """A verdict that is being made goes on, as it holds no sandbox; its result is not read."""
+        self.is_cancelled = True
+        if self.stage is AttemptStage.QUEUED:
+            self._pool.unqueue(self)
+        if self.stage is not AttemptStage.JUDGED:
+            self.worker.cancel(self.conversation)
 
     def give_up(self, reason: str) -> None:
         """Replaces the actor."""
         self._pool.replace(self.worker, self._generation, TimeoutError(reason))
 
+    def read(self, answer: ray.ObjectRef) -> bool:
+        """Reads the answer of the actor. False if the episode is still to be judged."""
+        try:
+            self._outcome = played = ray.get(answer)
+        except Exception as error:  # it is raised where the result is asked for
+            self._outcome = error
+            return True
+        assert isinstance(played, EpisodeResult)
+        if self.is_of_its_actor:
+            self.worker.note(played)
+        return played.is_judged
+
+    def lose(self, why: str) -> None:
+        """Ends it without a result. why: it has none."""
+        self.stage = AttemptStage.OVER
+        self._outcome = WorkerLost(why, self._pool.node_has_left(self._node))
+
     def result(self) -> Episode:
         """Errors: also RayTaskError, with its traceback."""
-        try:
-            played: EpisodeResult = ray.get(self._answer)
-        except ACTOR_LOST as error:
-            self._pool.replace(self.worker, self._generation, error)
+        outcome = self._outcome
+        assert outcome is not None, "it is over"
+        if isinstance(outcome, ACTOR_LOST):
+            self._pool.replace(self.worker, self._generation, outcome)
             left = self._pool.node_has_left(self._node)
-            raise WorkerLost(f"{type(error).__name__}: {error}", left) from error
-        if self._generation == self.worker.generation:
-            self.worker.note(played)
-        return played.episode
+            raise WorkerLost(f"{type(outcome).__name__}: {outcome}", left) from outcome
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome.episode

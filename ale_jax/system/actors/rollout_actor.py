@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import ray
 from ray.exceptions import OutOfMemoryError, RayActorError
@@ -23,6 +23,7 @@ from ale_jax.rollout.worker import RolloutWorker, WorkerSpec
 from ale_jax.system.actors.cluster import alive_nodes
 from ale_jax.system.actors.code_version import own_code
 from ale_jax.system.actors.role import Role, start_actor
+from ale_jax.system.rollouts.reward_workers import RewardWorkers
 
 
 class Birth(NamedTuple):
@@ -60,6 +61,9 @@ class RolloutActor:
     ) -> EpisodeResult:
         return self._born.play(key, url, conversation, prefix)
 
+    def judge(self, conversation: str) -> EpisodeResult:
+        return self._born.judge(conversation)
+
     def cancel(self, conversation: str) -> None:
         self._born.cancel(conversation)
 
@@ -81,13 +85,17 @@ ACTOR_LOST = (RayActorError, OutOfMemoryError)
 class WorkerHandle:
     """An actor and its counts. A lost actor is replaced, at most MAX_LOSSES - 1 times in a row.
 
-    generation: number of actors that were replaced. busy: episodes in progress.
+    generation: number of actors that were replaced. busy: episodes in their places. judges: its
+    reward workers.
     born: where the actor lives; None until then. asked_at: when Ray was asked to place it, and
     candidates: the nodes that Ray had then.
     sandboxes_up, sandboxes_restarted: as of the last finished episode.
     """
 
-    def __init__(self, number: int, role: Role, spec: WorkerSpec, places: int):
+    def __init__(
+        self, number: int, role: Role, spec: WorkerSpec, places: int, reward_workers: int = 0
+    ):
+        self.judges = RewardWorkers[Any](reward_workers)
         self.number = number
         self.generation = 0
         self.busy = 0
@@ -116,6 +124,9 @@ class WorkerHandle:
         self, key: EpisodeKey, url: str, conversation: str, prefix: Prefix | None
     ) -> ray.ObjectRef:
         return self._actor.play.remote(key, url, conversation, prefix)
+
+    def judge(self, conversation: str) -> ray.ObjectRef:
+        return self._actor.judge.remote(conversation)
 
     def cancel(self, conversation: str) -> None:
         self._actor.cancel.remote(conversation)

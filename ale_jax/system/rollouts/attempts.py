@@ -29,6 +29,21 @@ class Attempt:
         return self.job.request.key
 
 
+@dataclasses.dataclass
+class Judging:
+    """An attempt whose place is free, and whose verdict comes later. left: when it left its place.
+    begun: when it got a reward worker; None before. Both are on the workers' clock, in seconds."""
+
+    left: float
+    begun: float | None = None
+
+    def missed(self, now: float, deadlines: DeadlinesConfig) -> str:
+        """Returns as `missed`. The queue before reward workers is not the attempt's fault."""
+        if self.begun is None:
+            return ""
+        return _late("took too long for its verdict", now - self.begun, deadlines.turn_seconds)
+
+
 @dataclasses.dataclass(frozen=True)
 class Cancelled:
     """An attempt that was told to end. reason: the deadline that it missed; None if nobody wants

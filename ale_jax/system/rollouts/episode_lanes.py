@@ -1,11 +1,12 @@
-"""The episodes in progress on the run's timeline: each has a lane, and its parts."""
+"""The episodes in progress on the run's timeline: each has a lane, and its parts. Those that are
+judged elsewhere leave theirs, and have one of a reward worker for their verdict."""
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from ale_jax.monitor.text import one_line
 from ale_jax.monitor.timeline import (
@@ -13,6 +14,7 @@ from ale_jax.monitor.timeline import (
     ENVIRONMENT,
     EPISODES,
     REPLY,
+    REWARD_WORKERS,
     VERDICT,
     Lane,
     Span,
@@ -24,10 +26,35 @@ MAX_TITLE_CHARS = 80
 Interval = tuple[float, float]  # in seconds of time.monotonic
 
 
-class _Open(NamedTuple):
+@dataclasses.dataclass
+class _Open:
+    """lane: of its place. left: when that was free; None while it is not. judge: the lane of its
+    reward worker, if it has one. verdict: when that worked; None before its end."""
+
     lane: Lane
     key: EpisodeKey
     start: float
+    left: float | None = None
+    judge: tuple[Lane, float] | None = None
+    verdict: tuple[Lane, Interval] | None = None
+
+
+class _Free:
+    """The lanes of a process of the timeline that nobody has."""
+
+    def __init__(self, process: str):
+        self._process, self._count = process, 0
+        self._numbers: list[int] = []  # as a heap
+
+    def take(self) -> Lane:
+        """Returns the first one."""
+        if not self._numbers:
+            self._numbers.append(self._count)
+            self._count += 1
+        return Lane(self._process, heapq.heappop(self._numbers))
+
+    def put(self, lane: Lane) -> None:
+        heapq.heappush(self._numbers, lane.number)
 
 
 class EpisodeLanes:
@@ -36,27 +63,52 @@ class EpisodeLanes:
 
     def __init__(self, timeline: Timeline):
         self._timeline = timeline
-        self._free: list[int] = []  # numbers of lanes, as a heap
+        self._places, self._judges = _Free(EPISODES), _Free(REWARD_WORKERS)
         self._open: dict[str, _Open] = {}
 
     def begin(self, conversation: str, key: EpisodeKey) -> None:
         """Gives the episode a lane."""
-        number = heapq.heappop(self._free) if self._free else len(self._open)
-        self._open[conversation] = _Open(Lane(EPISODES, number), key, time.monotonic())
+        self._open[conversation] = _Open(self._places.take(), key, time.monotonic())
+
+    def leave(self, conversation: str) -> None:
+        """Says that the episode's place is free, and its verdict comes later."""
+        episode = self._open[conversation]
+        episode.left = time.monotonic()
+        self._places.put(episode.lane)
+
+    def begin_verdict(self, conversation: str) -> None:
+        """Gives the verdict a lane."""
+        self._open[conversation].judge = self._judges.take(), time.monotonic()
+
+    def end_verdict(self, conversation: str) -> None:
+        """Takes the lane of the verdict back, if it has one."""
+        episode = self._open[conversation]
+        if episode.judge:
+            lane, begun = episode.judge
+            self._judges.put(lane)
+            episode.judge, episode.verdict = None, (lane, (begun, time.monotonic()))
 
     def end(self, conversation: str, replies: Sequence[Interval], episode: Episode | None) -> None:
         """Records an episode. replies: when it waited for them. episode: None of an attempt without
         a result."""
-        lane, key, start = self._open.pop(conversation)
-        heapq.heappush(self._free, lane.number)
-        whole, task = (start, time.monotonic()), key.task
+        was, now = self._open.pop(conversation), time.monotonic()
+        key, task = was.key, was.key.task
         status = episode.status.value if episode else "no result"
         told: dict[str, str | int] = {"phase": key.phase, "status": status}
         told |= {"group": key.group, "member": key.member}
         title = one_line(f"{task.family} {task.item}", MAX_TITLE_CHARS)
-        parts = episode_parts(whole, replies, episode.verifier_seconds if episode else 0.0)
-        spans = (Span(lane, name, *interval) for name, interval in parts)
-        self._timeline.write([Span(lane, title, *whole, told), *spans])
+        spans = []
+        if was.left is None:
+            self._places.put(was.lane)
+        if was.verdict:
+            lane, interval = was.verdict
+            spans.append(Span(lane, VERDICT, *interval, told))
+        whole = was.start, now if was.left is None else was.left
+        in_place = episode.verifier_seconds if episode and was.left is None else 0.0
+        parts = episode_parts(whole, replies, in_place)
+        spans.append(Span(was.lane, title, *whole, told))
+        spans.extend(Span(was.lane, name, *interval) for name, interval in parts)
+        self._timeline.write(spans)
 
 
 def episode_parts(

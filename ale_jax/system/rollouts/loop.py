@@ -12,6 +12,8 @@ from typing import Protocol
 from ale_jax.config.engine import Sampling
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.records import EpisodeKey, RolloutRequest, Trajectory
+from ale_jax.system.rollouts.load_meter import LoadMeter
+from ale_jax.system.rollouts.pool import PLACES, Load
 
 LOOK_S = 5.0  # between two looks for groups that are too old, while no step changes which are
 
@@ -43,6 +45,9 @@ class Workers(Protocol):
     @property
     def free_places(self) -> int: ...
 
+    @property
+    def loads(self) -> Mapping[str, Load]: ...
+
     def submit(self, request: RolloutRequest, sampling: Sampling) -> None: ...
 
     def results(self, timeout: float) -> Iterator[Trajectory]: ...
@@ -64,6 +69,7 @@ class RolloutLoop:
     def __init__(self, workers: Workers, clock: Callable[[], float] = time.monotonic):
         self._workers, self._clock = workers, clock
         self.delivered = 0  # finished episodes
+        self.meter = LoadMeter()
         self._lock = threading.Lock()
         self._queue: deque[tuple[RolloutRequest, Sampling]] = deque()
         self._training: Training | None = None
@@ -98,8 +104,14 @@ class RolloutLoop:
         nothing does."""
         self._abandon_overdue()
         self._fill()
+        self.meter.note(self._clock(), self._loads())
         for trajectory in self._workers.results(timeout):
             self._deliver(trajectory)
+
+    def _loads(self) -> dict[str, Load]:
+        loads = dict(self._workers.loads)
+        waiting = loads[PLACES].waiting + len(self._queue)
+        return loads | {PLACES: loads[PLACES]._replace(waiting=waiting)}
 
     def _fill(self) -> None:
         while self._workers.free_places > 0:

@@ -94,6 +94,7 @@ def worker_spec(config: RunConfig) -> WorkerSpec:
         Datasets.parse(config.rollout.datasets),
         digests(families_of(config)),
         config.tools_in_template,
+        judges=config.rollout.reward_workers == 0,
     )
 
 
@@ -133,7 +134,7 @@ def _backend(rollout: RolloutConfig, ray_address: str) -> Iterator[_Backend]:
         def open_threads(
             spec: WorkerSpec, placement_seconds: float, record: Recorder
         ) -> ThreadPool:
-            return ThreadPool(RolloutWorker(spec), places, record)
+            return ThreadPool(RolloutWorker(spec), places, record, rollout.reward_workers)
 
         yield _Backend("", lambda: None, open_threads)
         return

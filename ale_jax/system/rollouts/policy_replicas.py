@@ -88,6 +88,22 @@ class PolicyReplicas:
     def start_version(self, name: str) -> int | None:
         return self._conversations(name).start_version(name)
 
+    def leave(self, name: str) -> None:
+        """Says that an episode asks for no more replies, and that its place is free."""
+        self.stop(name)
+        if self._lanes:
+            self._lanes.leave(name)
+
+    def begin_verdict(self, name: str) -> None:
+        """Says that a reward worker judges an episode that has left its place."""
+        if self._lanes:
+            self._lanes.begin_verdict(name)
+
+    def end_verdict(self, name: str) -> None:
+        """Says that the reward worker of an episode is free, if it had one."""
+        if self._lanes:
+            self._lanes.end_verdict(name)
+
     def close(self, name: str, episode: Episode | None) -> Trajectory | None:
         conversations = self._conversations(name)
         if self._lanes:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from ale_jax.records import Episode, EpisodeKey, Prefix
+
+PLACES, REWARD_WORKERS = "places", "reward_workers"  # roles, as metrics name them
 
 
 class WorkerLost(Exception):
@@ -25,12 +28,33 @@ class PoolCounts(NamedTuple):
     sandboxes_restarted: int
 
 
+class Load(NamedTuple):
+    """Of those who do one kind of work: how many there are, are busy, and how much work waits."""
+
+    size: int
+    busy: int
+    waiting: int
+
+
+class AttemptStage(enum.Enum):
+    """What an attempt has come to. It keeps its place while it is PLAYED; QUEUED is one that waits
+    for a reward worker, and JUDGED one that has it."""
+
+    PLAYED = "is played"
+    QUEUED = "waits for its verdict"
+    JUDGED = "is judged"
+    OVER = "is over"
+
+
 class Playing(Protocol):
-    """An attempt that is being played."""
+    """An attempt that is being played, or judged."""
 
     @property
     def where(self) -> str:
         """By whom it is played, in words."""
+
+    @property
+    def stage(self) -> AttemptStage: ...
 
     def cancel(self) -> None:
         """Tells the attempt to end, and returns at once."""
@@ -39,7 +63,7 @@ class Playing(Protocol):
         """Ends an attempt that did not end after it was cancelled. It counts as lost."""
 
     def result(self) -> Episode:
-        """Returns the episode, once the pool says that it has finished. WorkerLost if there is
+        """Returns the episode, once it is over. WorkerLost if there is
         none. What else it raises is a bug."""
 
 
@@ -53,13 +77,18 @@ class WorkerPool(Protocol):
     @property
     def counts(self) -> PoolCounts: ...
 
+    @property
+    def judges(self) -> Load:
+        """The reward workers."""
+
     def play(self, key: EpisodeKey, url: str, conversation: str, prefix: Prefix | None) -> Playing:
         """Begins an attempt; there must be a free place. url: of the gateway, which knows the
         conversation by its name."""
 
-    def finished(self, timeout: float) -> Sequence[Playing]:
-        """Returns all attempts that have finished since the last call, as soon as there is one;
-        none after `timeout` seconds, or before, if something else has happened."""
+    def moved(self, timeout: float) -> Sequence[Playing]:
+        """Returns all attempts that have come to another stage since the last call, as soon as
+        there is one, each once; none after `timeout` seconds, or before, if something else has
+        happened."""
 
     def check(self) -> None:
         """Raises RolloutsFailed if nothing can be played any more."""

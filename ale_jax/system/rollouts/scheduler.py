@@ -61,6 +61,10 @@ class RolloutScheduler:
         """The number of finished episodes."""
         return self._loop.delivered
 
+    def take_loads(self) -> dict[str, float]:
+        """As `LoadMeter.take`."""
+        return self._loop.meter.take()
+
     def no_admission(self) -> threading.Lock:
         """As `RolloutLoop.no_admission`."""
         return self._loop.no_admission()

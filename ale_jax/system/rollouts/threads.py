@@ -1,4 +1,4 @@
-"""Plays episodes in threads of this process, without Ray.
+"""Plays and judges episodes in threads of this process, without Ray.
 
 A debugger can step from the scheduler into an episode, and a small run starts in seconds. But a
 thread cannot be killed: an episode that does not end keeps its place until it does.
@@ -6,16 +6,19 @@ thread cannot be killed: an episode that does not end keeps its place until it d
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from ale_jax.errors import RolloutsFailed
 from ale_jax.monitor.events import Recorder
 from ale_jax.records import Episode, EpisodeKey, Prefix
 from ale_jax.rollout.play import EpisodeResult
-from ale_jax.system.rollouts.pool import PoolCounts, WorkerLost
+from ale_jax.system.rollouts.pool import AttemptStage, Load, PoolCounts, WorkerLost
+from ale_jax.system.rollouts.reward_workers import RewardWorkers
 
 CLOSE_S = 3.0
 
@@ -27,26 +30,34 @@ class Worker(Protocol):
         self, key: EpisodeKey, url: str, conversation: str, prefix: Prefix | None
     ) -> EpisodeResult: ...
 
+    def judge(self, conversation: str) -> EpisodeResult: ...
+
     def cancel(self, conversation: str) -> None: ...
 
     def close(self) -> None: ...
 
 
 class ThreadPool:
-    """A `WorkerPool`: one worker, and a thread for each of its episodes."""
+    """A `WorkerPool`: one worker, and a thread for each of its episodes and verdicts."""
 
-    def __init__(self, worker: Worker, places: int, record: Recorder):
-        """places: episodes at once. record: `EventLog.record`, called for stuck threads."""
+    def __init__(self, worker: Worker, places: int, record: Recorder, reward_workers: int = 0):
+        """places: episodes at once. record: `EventLog.record`, called for stuck threads.
+        reward_workers: verdicts at once, of episodes that the worker has not judged."""
         self._worker, self._places, self._record = worker, places, record
         self._playing: set[ThreadEpisode] = set()
-        # Those that have ended, or were given up; the latter come twice if they end after all.
-        self._over: queue.SimpleQueue[ThreadEpisode] = queue.SimpleQueue()
+        self._judges = RewardWorkers[ThreadEpisode](reward_workers)
+        # Those whose thread has ended, and those that were cancelled or given up without that.
+        self._changed: queue.SimpleQueue[ThreadEpisode] = queue.SimpleQueue()
         self._begun = 0
         self.counts = PoolCounts(0, 0)
 
     @property
     def free(self) -> int:
         return self._places - len(self._playing)
+
+    @property
+    def judges(self) -> Load:
+        return self._judges.load
 
     def play(
         self, key: EpisodeKey, url: str, conversation: str, prefix: Prefix | None
@@ -55,39 +66,55 @@ class ThreadPool:
         self._begun += 1
         episode = ThreadEpisode(self, f"episode-{self._begun}", key, conversation)
         self._playing.add(episode)
-        episode.thread = threading.Thread(
-            target=self._run,
-            args=(episode, url, prefix),
-            name=episode.name,
-            daemon=True,  # a stuck one does not hold back the end of the process
-        )
-        episode.thread.start()
+        self._start(episode, lambda: self._worker.play(key, url, conversation, prefix))
         return episode
 
-    def finished(self, timeout: float) -> list[ThreadEpisode]:
-        over: list[ThreadEpisode] = []
+    def moved(self, timeout: float) -> list[ThreadEpisode]:
+        moved = {episode: None for episode in self._take(timeout) if self._has_moved(episode)}
+        for episode in self._judges.begin():
+            episode.stage = AttemptStage.JUDGED
+            self._start(episode, functools.partial(self._worker.judge, episode.conversation))
+            moved[episode] = None
+        return list(moved)
+
+    def _take(self, timeout: float) -> list[ThreadEpisode]:
+        taken: list[ThreadEpisode] = []
         try:
-            over.append(self._over.get(timeout=timeout))
+            taken.append(self._changed.get(timeout=timeout))
             while True:
-                over.append(self._over.get_nowait())
+                taken.append(self._changed.get_nowait())
         except queue.Empty:
-            pass
-        found = []
-        for episode in over:
-            if episode.outcome is not None:
-                self._playing.discard(episode)
-            if not episode.is_delivered:
-                episode.is_delivered = True
-                found.append(episode)
-        return found
+            return taken
+
+    def _has_moved(self, episode: ThreadEpisode) -> bool:
+        """Takes a changed episode to its next stage, if it was not over yet."""
+        outcome = episode.outcome
+        if outcome is not None:
+            self._playing.discard(episode)
+            self._judges.leave(episode)
+        if episode.stage is AttemptStage.OVER:
+            return False  # a stuck one has ended after all
+        episode.stage = AttemptStage.OVER
+        if isinstance(outcome, EpisodeResult) and not outcome.is_judged and not episode.is_stuck:
+            self.note(outcome)
+            if episode.is_cancelled:
+                self._worker.cancel(episode.conversation)
+            else:
+                episode.stage, episode.outcome = AttemptStage.QUEUED, None
+                self._judges.put(episode)
+        return True
 
     def check(self) -> None:
-        if len(self._playing) == self._places and all(each.is_stuck for each in self._playing):
-            raise RolloutsFailed(
-                f"all {self._places} places are taken by threads that are stuck in their episodes "
-                "and cannot be killed: set rollout.workers to ray, whose actors can be, and the "
-                "same command continues"
-            )
+        for what, number, taken in (
+            ("places", self._places, self._playing),
+            ("reward workers", self.judges.size, self._judges.judged),
+        ):
+            if number and len(taken) == number and all(each.is_stuck for each in taken):
+                raise RolloutsFailed(
+                    f"all {number} {what} are taken by threads that are stuck in their episodes "
+                    "and cannot be killed: set rollout.workers to ray, whose actors can be, and "
+                    "the same command continues"
+                )
 
     def waiting_for(self) -> str:
         return ""
@@ -101,6 +128,13 @@ class ThreadPool:
             episode.thread.join(max(deadline - time.monotonic(), 0.0))
 
     def cancel(self, episode: ThreadEpisode) -> None:
+        """A verdict that is being made goes on, as it holds no sandbox; its result is not read."""
+        episode.is_cancelled = True
+        if episode.stage is AttemptStage.JUDGED:
+            return
+        if episode.stage is AttemptStage.QUEUED:
+            self._judges.leave(episode)
+            self._changed.put(episode)
         # In a thread of its own, as it may take long to close a sandbox.
         threading.Thread(
             target=self._worker.cancel, args=(episode.conversation,), daemon=True
@@ -110,20 +144,30 @@ class ThreadPool:
         if episode.is_stuck or episode.outcome is not None:
             return
         episode.is_stuck = True
-        detail = f"thread {episode.name} keeps its place until its episode ends: {reason}"
+        held = "reward worker" if episode.stage is AttemptStage.JUDGED else "place"
+        detail = f"thread {episode.name} keeps its {held} until its episode ends: {reason}"
         task = episode.key.task
         self._record("thread_stuck", detail, family=task.family, item=task.item)
-        self._over.put(episode)
+        self._changed.put(episode)
 
     def note(self, played: EpisodeResult) -> None:
         self.counts = PoolCounts(played.sandboxes_up, played.sandboxes_restarted)
 
-    def _run(self, episode: ThreadEpisode, url: str, prefix: Prefix | None) -> None:
+    def _start(self, episode: ThreadEpisode, call: Callable[[], EpisodeResult]) -> None:
+        episode.thread = threading.Thread(
+            target=self._run,
+            args=(episode, call),
+            name=episode.name,
+            daemon=True,  # a stuck one does not hold back the end of the process
+        )
+        episode.thread.start()
+
+    def _run(self, episode: ThreadEpisode, call: Callable[[], EpisodeResult]) -> None:
         try:
-            episode.outcome = self._worker.play(episode.key, url, episode.conversation, prefix)
+            episode.outcome = call()
         except BaseException as error:  # it is raised where the result is asked for
             episode.outcome = error
-        self._over.put(episode)
+        self._changed.put(episode)
 
 
 class ThreadEpisode:
@@ -132,9 +176,10 @@ class ThreadEpisode:
     def __init__(self, pool: ThreadPool, name: str, key: EpisodeKey, conversation: str):
         self.name, self.key, self.conversation = name, key, conversation
         self.where = f"in thread {name}"
+        self.stage = AttemptStage.PLAYED
         self.thread: threading.Thread | None = None
         self.outcome: EpisodeResult | BaseException | None = None
-        self.is_stuck = self.is_delivered = False
+        self.is_stuck = self.is_cancelled = False
         self._pool = pool
 
     def cancel(self) -> None:

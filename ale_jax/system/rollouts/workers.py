@@ -14,7 +14,7 @@ from ale_jax.monitor.events import ATTEMPT_FAILED, Recorder
 from ale_jax.monitor.times import NO_GROUP, AttemptTimes
 from ale_jax.records import Episode, RolloutRequest, Trajectory
 from ale_jax.status import STATUS_RULES, Status
-from ale_jax.system.rollouts.attempts import Attempt, Cancelled, failed, missed
+from ale_jax.system.rollouts.attempts import Attempt, Cancelled, Judging, failed, missed
 from ale_jax.system.rollouts.breaker import (
     REAL,
     SYSTEM_FAULTS,
@@ -25,7 +25,15 @@ from ale_jax.system.rollouts.breaker import (
     backoff,
 )
 from ale_jax.system.rollouts.policy_replicas import PolicyReplicas
-from ale_jax.system.rollouts.pool import Playing, WorkerLost, WorkerPool
+from ale_jax.system.rollouts.pool import (
+    PLACES,
+    REWARD_WORKERS,
+    AttemptStage,
+    Load,
+    Playing,
+    WorkerLost,
+    WorkerPool,
+)
 
 NAME_BYTES = 16  # of a conversation's name, which is a secret: it gives access to the conversation
 LOOK_S = 0.05  # between two looks at whether a retry may begin
@@ -36,7 +44,7 @@ CANCEL_S = 10.0  # what is not over so long after it was cancelled is given up
 
 @dataclasses.dataclass(frozen=True)
 class WorkerCounts:
-    """sandboxes_up, sandboxes_busy: at present; busy counts the episodes in progress.
+    """sandboxes_up, sandboxes_busy: at present; busy counts the episodes in their places.
     sandboxes_restarted: since the workers were started, by this process of the run.
     """
 
@@ -50,8 +58,8 @@ class RolloutWorkers:
     the keys of an abandoned group.
 
     Consumes: keys, by `submit`, as long as `free_places` > 0.
-    Waits for: any attempt that has finished, in `results`.
-    Unblocked by: the first attempt that ends a key, or the timeout.
+    Waits for: any attempt that has finished, or left its place, in `results`.
+    Unblocked by: the first attempt that ends a key or leaves its place, or the timeout.
 
     Attempts that failed for a reason in the system, or that were rejected, are repeated from the
     same initial state in a new conversation, up to `rollout.retries` times. While a breaker is open
@@ -64,6 +72,7 @@ class RolloutWorkers:
 
         submit, _begin_retries
           -> in progress (in _attempts)
+               |  _move: only its verdict is left to be made (also in _judging)
                |  _cancel: it misses a deadline, or its group is abandoned
                |    -> cancelled (also in _cancelled)
                |         |  CANCEL_S later or more: the pool gives it up
@@ -96,6 +105,7 @@ class RolloutWorkers:
         self._deadlines, self._retries = deadlines, retries
         self._attempts: dict[Playing, Attempt] = {}
         self._cancelled: dict[Playing, Cancelled] = {}
+        self._judging: dict[Playing, Judging] = {}
         self._finished: deque[Playing] = deque()
         self._waiting = RetryQueue(self._clock)
         self._breaker = Breaker(deadlines.outage_seconds, record, self._clock)
@@ -127,8 +137,19 @@ class RolloutWorkers:
     def counts(self) -> WorkerCounts:
         up, restarted = self._pool.counts
         return WorkerCounts(
-            sandboxes_up=up, sandboxes_busy=len(self._attempts), sandboxes_restarted=restarted
+            sandboxes_up=up, sandboxes_busy=self._num_played, sandboxes_restarted=restarted
         )
+
+    @property
+    def loads(self) -> dict[str, Load]:
+        """What places and reward workers do. Only retries are known to wait for a place."""
+        played = self._num_played
+        places = Load(played + self._pool.free, played, len(self._waiting))
+        return {PLACES: places, REWARD_WORKERS: self._pool.judges}
+
+    @property
+    def _num_played(self) -> int:
+        return len(self._attempts) - len(self._judging)
 
     def submit(self, request: RolloutRequest, sampling: Sampling) -> None:
         """Starts an episode; there must be a free place."""
@@ -137,7 +158,8 @@ class RolloutWorkers:
 
     def results(self, timeout: float) -> Iterator[Trajectory]:
         """Yields the trajectories that have finished, as soon as there is one; none if there is
-        none within `timeout` seconds. Those that a caller leaves come with the next call.
+        none within `timeout` seconds, or before, if an attempt has left its place to others. Those
+        that a caller leaves come with the next call.
 
         Errors: RolloutsFailed if the pool can play no more, or all attempts have failed for
         `outage_seconds`; what an episode has raised for a reason that no status describes, which is
@@ -149,8 +171,10 @@ class RolloutWorkers:
             self._check()
             left = max(deadline - self._clock(), 0.0)
             patience = 0.0 if self._finished else min(left, self._next_look())
-            self._finished.extend(self._pool.finished(patience))
-            is_over = not self._finished and not left
+            before = len(self._judging)
+            for playing in self._pool.moved(patience):
+                self._move(playing)
+            is_over = len(self._judging) > before or not (self._finished or left)
             while self._finished:
                 if trajectory := self._take(self._finished.popleft()):
                     is_over = True
@@ -179,10 +203,11 @@ class RolloutWorkers:
             again = f"{len(self._waiting)} episodes wait for another attempt" * bool(self._waiting)
             return self._pool.waiting_for() or again
         oldest, task = attempts[0], attempts[0].key.task
+        judging = f" and {len(self._judging)} for verdicts" * bool(self._judging)
         return (
             f"{len(attempts)} episodes are in progress, {self._asking} of which wait for the "
-            f"policy; the oldest one is attempt {oldest.job.attempt} at task {task.item} of "
-            f"{task.family}, {oldest.playing.where}"
+            f"policy{judging}; the oldest one is attempt {oldest.job.attempt} at task "
+            f"{task.item} of {task.family}, {oldest.playing.where}"
         )
 
     def start_versions(self) -> dict[int, int]:
@@ -205,7 +230,8 @@ class RolloutWorkers:
         self._attempts.clear()
         self._pool.close()
         for attempt in left:
-            self._note_times(attempt, failed(attempt.key, Status.CANCELLED, ""), None)
+            cut, judging = failed(attempt.key, Status.CANCELLED, ""), self._judging
+            self._note_times(attempt, cut, None, judging.get(attempt.playing))
 
     def _begin_retries(self) -> None:
         while self._free_places() > 0 and (job := self._waiting.next_ready()):
@@ -238,11 +264,29 @@ class RolloutWorkers:
                     text = f"an episode was not over {CANCEL_S:g} s after it was cancelled{why}"
                     playing.give_up(text)
                 continue
-            activity = self._replicas.activity(attempt.conversation)
-            asking += activity.waits
-            if reason := missed(activity, self._deadlines):
-                self._cancel(attempt, reason, now - activity.turn_seconds)
+            if judging := self._judging.get(playing):
+                reason, heard = judging.missed(now, self._deadlines), judging.left
+            else:
+                activity = self._replicas.activity(attempt.conversation)
+                asking += activity.waits
+                reason, heard = missed(activity, self._deadlines), now - activity.turn_seconds
+            if reason:
+                self._cancel(attempt, reason, heard)
         self._asking = asking
+
+    def _move(self, playing: Playing) -> None:
+        """Notes that an attempt is over, has left its place, or is being judged."""
+        conversation, now = self._attempts[playing].conversation, self._clock()
+        if playing.stage is AttemptStage.OVER:
+            self._finished.append(playing)
+            self._replicas.end_verdict(conversation)
+            return
+        if playing not in self._judging:
+            self._judging[playing] = Judging(now)
+            self._replicas.leave(conversation)
+        if playing.stage is AttemptStage.JUDGED:
+            self._judging[playing].begun = now
+            self._replicas.begin_verdict(conversation)
 
     def _cancel(self, attempt: Attempt, reason: str | None, heard: float) -> None:
         self._replicas.stop(attempt.conversation)
@@ -253,6 +297,7 @@ class RolloutWorkers:
 
     def _take(self, playing: Playing) -> Trajectory | None:
         """Ends one attempt: returns the key's trajectory, or lets the next attempt wait."""
+        judging = self._judging.pop(playing, None)
         attempt, cancelled = self._attempts.pop(playing), self._cancelled.pop(playing, None)
         has_left, heard = False, self._clock()
         try:
@@ -263,19 +308,29 @@ class RolloutWorkers:
             if cancelled.reason is None:
                 self._breaker.void(attempt.is_trial)
                 self._replicas.close(attempt.conversation, None)
-                self._note_times(attempt, failed(attempt.key, Status.CANCELLED, ""), None)
+                cut = failed(attempt.key, Status.CANCELLED, "")
+                self._note_times(attempt, cut, None, judging)
                 return None
             has_left, heard = False, cancelled.heard
             episode = failed(attempt.key, Status.DEADLINE, cancelled.reason)
         trajectory = self._judge(attempt, episode, has_left, heard)
-        self._note_times(attempt, episode, trajectory)
+        self._note_times(attempt, episode, trajectory, judging)
         return trajectory
 
-    def _note_times(self, attempt: Attempt, episode: Episode, result: Trajectory | None) -> None:
+    def _note_times(
+        self,
+        attempt: Attempt,
+        episode: Episode,
+        result: Trajectory | None,
+        judging: Judging | None,
+    ) -> None:
         key, now = attempt.key, self._clock()
         group = key.group if key.is_trained_on else NO_GROUP
         tokens = result.num_policy_tokens if result else 0
-        self._note(AttemptTimes(attempt.begun, now, episode.status, group, episode.turns, tokens))
+        left = judging.left if judging else now
+        verdict = now - judging.begun if judging and judging.begun is not None else 0.0
+        told = episode.status, group, episode.turns, tokens, verdict
+        self._note(AttemptTimes(attempt.begun, left, *told))
 
     def _judge(
         self, attempt: Attempt, episode: Episode, has_left: bool, heard: float

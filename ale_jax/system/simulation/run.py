@@ -51,6 +51,7 @@ class Setup:
     deadlines: DeadlinesConfig = NEVER
     pause_seconds: float = 0.0
     crowding: Crowding = ALONE
+    reward_workers: int = 0
 
 
 def simulate(setup: Setup, course: Draw, steps: int, seed: int, begin: int = 0) -> Outcome:
@@ -81,7 +82,11 @@ class _SimulatedRun:
         self._size = GroupSize(setup.group_size, setup.redundant_members)
         self._buffer = ReplayBuffer(gate, self._size, waits=setup.stragglers == "wait")
         self._pool = SimulatedPool(
-            setup.places, lambda key: course(key, chance), self._clock, setup.crowding
+            setup.places,
+            lambda key: course(key, chance),
+            self._clock,
+            setup.crowding,
+            setup.reward_workers,
         )
         conversations = SimulatedConversations(self._clock, lambda: gate.version)
         replicas = PolicyReplicas([PolicyReplica(conversations, "", lambda: 0)])

@@ -13,7 +13,8 @@ from ale_jax.config.engine import Sampling
 from ale_jax.gateway.custody.ledger import Activity
 from ale_jax.records import Episode, EpisodeKey, Prefix, Trajectory, Turn
 from ale_jax.status import Status
-from ale_jax.system.rollouts.pool import PoolCounts
+from ale_jax.system.rollouts.pool import AttemptStage, Load, PoolCounts
+from ale_jax.system.rollouts.reward_workers import RewardWorkers
 
 
 class Clock:
@@ -28,11 +29,12 @@ class Clock:
 
 class Course(NamedTuple):
     """How an attempt goes. seconds: until it ends, if it is alone; infinite for a sandbox that
-    hangs."""
+    hangs. verdict: seconds of one that needs no sandbox, after that."""
 
     seconds: float
     status: Status = Status.FINISHED
     reward: float | None = 1.0
+    verdict: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,13 +78,12 @@ class SimulatedAttempt:
     begun: float
     ends: float
     is_cancelled: bool = False
-    is_over: bool = False
+    stage: AttemptStage = AttemptStage.PLAYED
     where = "simulated"
 
     def cancel(self) -> None:
         self.is_cancelled = True
-        self.ends = self.pool.progress
-        self.pool.expect(self)
+        self.pool.cancel(self)
 
     def give_up(self, reason: str) -> None:
         raise AssertionError(f"an attempt did not end when it was cancelled: {reason}")
@@ -98,7 +99,8 @@ class SimulatedPool:
     """A `WorkerPool`. Waiting for an attempt moves the clock to its end.
 
     progress: the seconds that an attempt alone would have come forward since the simulation began.
-    All that are in progress come forward equally fast. in_update: whether the learner works.
+    All that have a place come forward equally fast, and verdicts as the clock does. in_update:
+    whether the learner works.
     """
 
     counts = PoolCounts(0, 0)
@@ -109,8 +111,12 @@ class SimulatedPool:
         course: Callable[[EpisodeKey], Course],
         clock: Clock,
         crowding: Crowding = ALONE,
+        reward_workers: int = 0,
     ):
-        """course: of the next attempt at an episode."""
+        """course: of the next attempt at an episode. reward_workers: 0 if verdicts are made in the
+        places."""
+        self._judges = RewardWorkers[SimulatedAttempt](reward_workers)
+        self._verdicts: list[tuple[float, int, SimulatedAttempt]] = []  # by their end
         self.clock, self.free = clock, places
         self.playing, self.in_update, self.progress = 0, False, 0.0
         self._course, self._crowding = course, crowding
@@ -121,39 +127,71 @@ class SimulatedPool:
         self, key: EpisodeKey, url: str, conversation: str, prefix: Prefix | None
     ) -> SimulatedAttempt:
         course = self._course(key)
-        ends = self.progress + course.seconds
+        in_place = 0.0 if self.judges.size else course.verdict
+        ends = self.progress + course.seconds + in_place
         attempt = SimulatedAttempt(self, key, course, self.clock.now, ends)
         self.free -= 1
         self.playing += 1
-        self.expect(attempt)
+        self._expect(attempt)
         return attempt
 
-    def expect(self, attempt: SimulatedAttempt) -> None:
+    @property
+    def judges(self) -> Load:
+        return self._judges.load
+
+    def cancel(self, attempt: SimulatedAttempt) -> None:
+        """Ends an attempt at once, but a verdict that is being made goes on."""
+        if attempt.stage is not AttemptStage.JUDGED:
+            self._judges.leave(attempt)
+            attempt.ends = self.progress
+            self._expect(attempt)
+
+    def _expect(self, attempt: SimulatedAttempt) -> None:
         """Takes note of when the attempt ends; the last time counts."""
         heapq.heappush(self._ends, (attempt.ends, next(self._order), attempt))
 
-    def finished(self, timeout: float) -> list[SimulatedAttempt]:
+    def moved(self, timeout: float) -> list[SimulatedAttempt]:
         self._pass(timeout)
-        found: list[SimulatedAttempt] = []
+        moved: dict[SimulatedAttempt, None] = {}
         while self._ends and self._ends[0][0] <= self.progress:
             ends, _, attempt = heapq.heappop(self._ends)
-            if ends == attempt.ends and not attempt.is_over:
-                attempt.is_over = True
-                self.free += 1
-                self.playing -= 1
-                found.append(attempt)
-        return found
+            if ends == attempt.ends and attempt.stage in (AttemptStage.PLAYED, AttemptStage.QUEUED):
+                self._end(attempt)
+                moved[attempt] = None
+        while self._verdicts and self._verdicts[0][0] <= self.clock.now:
+            *_, attempt = heapq.heappop(self._verdicts)
+            self._judges.leave(attempt)
+            attempt.stage = AttemptStage.OVER
+            moved[attempt] = None
+        for attempt in self._judges.begin():
+            attempt.stage = AttemptStage.JUDGED
+            until = self.clock.now + attempt.course.verdict
+            heapq.heappush(self._verdicts, (until, next(self._order), attempt))
+            moved[attempt] = None
+        return list(moved)
+
+    def _end(self, attempt: SimulatedAttempt) -> None:
+        """Ends the interaction of an attempt, or one that is cancelled while it waits."""
+        if attempt.stage is AttemptStage.PLAYED:
+            self.free += 1
+            self.playing -= 1
+        attempt.stage = AttemptStage.OVER
+        if self.judges.size and attempt.course.verdict and not attempt.is_cancelled:
+            attempt.stage, attempt.ends = AttemptStage.QUEUED, math.inf
+            self._judges.put(attempt)
 
     def _pass(self, timeout: float) -> None:
-        """Lets time pass until the next attempt ends, or for `timeout` seconds."""
+        """Lets time pass until the next attempt or verdict ends, or for `timeout` seconds."""
         slower = self._crowding.of_episodes(self.playing, self.in_update)
         ends = self._ends[0][0] if self._ends else math.inf
-        if (ends - self.progress) * slower <= timeout:
-            self.clock.now += max(ends - self.progress, 0.0) * slower
-            self.progress = max(ends, self.progress)
-        else:
-            self.clock.now += timeout
-            self.progress += timeout / slower
+        judged = self._verdicts[0][0] if self._verdicts else math.inf
+        until_end, until_verdict = (ends - self.progress) * slower, judged - self.clock.now
+        passes = max(min(until_end, until_verdict, timeout), 0.0)
+        # What comes next is reached exactly, whatever rounding leaves.
+        self.progress = (
+            max(ends, self.progress) if passes >= until_end else self.progress + passes / slower
+        )
+        self.clock.now = judged if passes == until_verdict else self.clock.now + passes
 
     def check(self) -> None:
         """Simulated workers do not die together."""

@@ -24,6 +24,7 @@ from ale_jax.worlds.finite import Row
 from ale_jax.worlds.items import Item
 
 CHECKS = ("exact", "number", "choice", "regex", "math", "tests", "judge")
+APART = ("math", "judge")  # checks that wait for another process
 LETTERS = "ABCDEFGHIJ"  # the labels where no column has the choices
 
 
@@ -64,6 +65,7 @@ class Questions(World):
     setup: str = ""
     judge: str = ""
 
+    _said: str | None = dataclasses.field(default=None, init=False)
     _row: Row = dataclasses.field(default_factory=dict, init=False)
     _sandbox: JudgedSandbox | None = dataclasses.field(default=None, init=False)
 
@@ -83,6 +85,7 @@ class Questions(World):
                 "the check math needs math-verify: pip install 'math-verify[antlr4_13_2]'"
             )
         columns_of(self.prompt)
+        self.is_judged_apart = self.check in APART
         family = self.family or Path(self.path).name.partition(".")[0]
         rows = (self.path, self.eval_share, self.eval_path, self.name)
         table = Table(*rows, self.split, self.eval_split, self._examine)
@@ -94,15 +97,20 @@ class Questions(World):
 
     def reset(self, item: Item, sandbox: JudgedSandbox | None) -> str:
         """Returns the prompt of an item. ValueError if tests cannot be run in the sandbox."""
-        self._row, self._sandbox = item.row, sandbox
+        self._row, self._sandbox, self._said = item.row, sandbox, None
         if self.check == "tests":
             assert sandbox, "programs are judged in a sandbox"
             program_tests.prepare(sandbox)
         return filled(self.prompt, item.row)
 
     def step(self, reply: str) -> Step:
-        """Judges the reply, which ends the episode."""
-        return Step(reward=self._reward(reply), done=True)
+        """Ends the episode, and judges the reply unless that comes later."""
+        self._said = reply
+        return Step(reward=0.0 if self.is_judged_apart else self._reward(reply), done=True)
+
+    def verdict(self) -> float:
+        """Judges the reply, if there was one, by another process."""
+        return 0.0 if self._said is None else self._reward(self._said)
 
     def oracle(self, item: Item) -> Sequence[str] | None:
         """Returns the answer; None where only a pattern or the tests are known."""

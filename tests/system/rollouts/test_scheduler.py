@@ -13,6 +13,7 @@ from ale_jax.data.replay import GroupSize, ReplayBuffer
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.records import EpisodeKey, RolloutRequest, Task
 from ale_jax.system.rollouts.loop import Training
+from ale_jax.system.rollouts.pool import PLACES, Load
 from ale_jax.system.rollouts.scheduler import RolloutScheduler
 from tests.data.make_trajectories import make_trajectory, make_turn
 
@@ -33,6 +34,10 @@ class HandWorkers:
     @property
     def free_places(self):
         return 4 - self._under_way
+
+    @property
+    def loads(self):
+        return {PLACES: Load(4, self._under_way, waiting=0)}
 
     def submit(self, request, sampling):
         assert self.free_places > 0

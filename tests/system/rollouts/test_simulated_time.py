@@ -13,7 +13,7 @@ from ale_jax.status import Status
 from ale_jax.system.rollouts.attempts import failed
 from ale_jax.system.rollouts.breaker import Outside
 from ale_jax.system.rollouts.policy_replicas import PolicyReplica, PolicyReplicas
-from ale_jax.system.rollouts.pool import PoolCounts, WorkerLost
+from ale_jax.system.rollouts.pool import AttemptStage, Load, PoolCounts, WorkerLost
 from ale_jax.system.rollouts.workers import LOOK_S, RolloutWorkers
 from tests.system.rollouts.workers import Events, RolloutRequest, keys
 
@@ -22,7 +22,7 @@ class Playing:
     where = "nowhere"
 
     def __init__(self, pool, key):
-        self.pool, self.key, self.outcome = pool, key, None
+        self.pool, self.key, self.outcome, self.stage = pool, key, None, AttemptStage.OVER
 
     def cancel(self):
         self.pool.ended.append(self)
@@ -40,7 +40,7 @@ class Pool:
     """Waiting lets time pass at once. outcomes: how the next attempts end, one second after they
     begin; a later one never ends by itself."""
 
-    counts = PoolCounts(0, 0)
+    counts, judges = PoolCounts(0, 0), Load(0, 0, 0)
 
     def __init__(self, outcomes):
         self.outcomes, self.now, self.begun, self.ended, self.free = outcomes, 1000.0, [], [], 1
@@ -57,7 +57,7 @@ class Pool:
             self.ended.append(playing)
         return playing
 
-    def finished(self, timeout):
+    def moved(self, timeout):
         if not self.ended:
             self.now += timeout
             return []

@@ -64,15 +64,15 @@ def begin(places=2):
 def test_an_episode_comes_back_once_and_leaves_its_place():
     pool, worker, _ = begin()
     first, second = (pool.play(key, "url", name, None) for key, name in zip(keys(2), "ab"))
-    assert pool.free == 0 and pool.finished(0.01) == []
+    assert pool.free == 0 and pool.moved(0.01) == []
     worker.begun(2)
     worker.ends["b"].set()
-    assert pool.finished(LIMIT_S) == [second]
+    assert pool.moved(LIMIT_S) == [second]
     assert (pool.free, pool.counts) == (1, PoolCounts(0, 0))
     assert second.result().key == keys(2)[1] and pool.counts == PoolCounts(2, 3)
     worker.ends["a"].set()
-    assert pool.finished(LIMIT_S) == [first]
-    assert pool.finished(0.01) == [] and pool.free == 2
+    assert pool.moved(LIMIT_S) == [first]
+    assert pool.moved(0.01) == [] and pool.free == 2
 
 
 def test_a_bug_is_raised_with_its_traceback_where_the_result_is_asked_for():
@@ -81,7 +81,7 @@ def test_a_bug_is_raised_with_its_traceback_where_the_result_is_asked_for():
     worker.begun()
     worker.failures["a"] = ZeroDivisionError("of a world")
     worker.ends["a"].set()
-    assert pool.finished(LIMIT_S) == [episode]
+    assert pool.moved(LIMIT_S) == [episode]
     with pytest.raises(ZeroDivisionError, match="of a world") as caught:
         episode.result()
     assert caught.traceback[-1].name == "play"
@@ -93,7 +93,7 @@ def test_a_stuck_thread_keeps_its_place_until_it_ends_and_is_named():
     worker.begun()
     for _ in range(2):
         episode.give_up("it was not over")
-    assert pool.finished(LIMIT_S) == [episode]
+    assert pool.moved(LIMIT_S) == [episode]
     with pytest.raises(WorkerLost, match=f"{episode.thread.name}, is stuck"):
         episode.result()
     (event,) = events.of("thread_stuck")
@@ -101,7 +101,7 @@ def test_a_stuck_thread_keeps_its_place_until_it_ends_and_is_named():
     assert pool.free == 1
     pool.check()
     worker.ends["a"].set()
-    assert pool.finished(LIMIT_S) == [] and pool.free == 2
+    assert pool.moved(LIMIT_S) == [] and pool.free == 2
 
 
 def test_when_every_thread_is_stuck_the_run_ends_in_one_line():

@@ -65,6 +65,24 @@ def test_a_slow_attempt_holds_its_group_back_unless_there_is_another_one():
     assert (found.stale_share, found.episodes) == (0.0, 8)
 
 
+def test_reward_workers_free_places_and_are_waited_for_themselves():
+    """Two places play four episodes of 7 s and then judge for 5 s each. With reward workers, the
+    last two verdicts begin after 14 s; a single one makes all four from the seventh second on."""
+
+    def course(key, chance):
+        return Course(7.0, verdict=5.0)
+
+    def seconds(reward_workers):
+        setup = dataclasses.replace(TWO, places=2, reward_workers=reward_workers)
+        return simulate(setup, course, 3, 0)
+
+    assert seconds(0).seconds_per_step == pytest.approx(24.0 + 3.0)
+    assert seconds(2).seconds_per_step == pytest.approx(14.0 + 5.0 + 3.0)
+    assert seconds(1).seconds_per_step == pytest.approx(7.0 + 4 * 5.0 + 3.0)
+    assert seconds(1).episodes == 12
+    assert seconds(1).places_busy == pytest.approx(14.0 / 30.0), "verdicts are no longer in places"
+
+
 def test_what_hangs_is_played_again_after_its_deadline():
     hung = []
 

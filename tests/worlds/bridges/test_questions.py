@@ -46,7 +46,7 @@ def played(family, reply):
     told = world.reset()
     step = world.step(reply)
     assert step.done
-    return told, step.reward
+    return told, step.reward + world.verdict() if world.is_judged_apart else step.reward
 
 
 @each_row(
