@@ -59,7 +59,14 @@ def fitted(parts: Sequence[Part]) -> Costs:
         raise ValueError("no episode of these steps had a result: take a longer run")
     seconds = np.concatenate([row.seconds for row in rows])
     others, in_update = _beside(rows, seconds)
-    tells = _tells(others[results]), _tells(in_update[results])
+    # An attempt that is slow for reasons of its own is alone in the end, which tells nothing. So
+    # others must also differ in equally long times from each beginning.
+    equally_long = np.full_like(seconds, np.median(seconds[results]))
+    fair = _beside(rows, equally_long)
+    tells = tuple(
+        _tells(values[results]) and _tells(same[results])
+        for values, same in zip((others, in_update), fair, strict=True)
+    )
     of_episodes, of_update = _slowdown(rows, results, np.array(tells, dtype=float))
     update_seconds, of_learner, learner_tells = _updates(parts)
     alone = seconds / (1.0 + of_episodes * others + of_update * in_update)

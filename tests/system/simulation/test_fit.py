@@ -84,6 +84,18 @@ def test_what_the_times_do_not_tell_is_said():
     assert any("equally many episodes" in each for each in ahead.unknown)
 
 
+def test_those_that_are_slow_by_themselves_do_not_tell_that_others_slow_them_down():
+    def alone(key, chance):
+        return Course(chance.lognormvariate(2.0, 0.5))
+
+    at_once = dataclasses.replace(WORLD, places=16, crowding=Crowding())
+    times = simulated(at_once, alone, 40, 0)
+    costs = fitted([(times, timed_steps(times))])
+    assert not costs.tells_places and costs.crowding == Crowding()
+    truth = simulate(at_once, alone, 100, 3, begin=10).seconds_per_step
+    assert predicted(at_once, costs) == pytest.approx(truth, rel=0.1)
+
+
 def test_what_failed_fails_as_often_and_members_stay_together():
     costs = fitted([part_of(WORLD, steps=200)])
     task = Task("simulated", 0, TRAIN)
