@@ -24,8 +24,8 @@ Medians of three seeds; real runs of these are side by side. Of real runs, in ad
 - drop_rates: of the groups of two families that are alike, in `redundancy`; drop_rate_ratio: the
   largest over the smallest. freed_within_1_s: attempts that end within 1 s of the last one that
   their group needs.
-- planner_errors: predictions of steps per hour, fitted to one run of the first schedule of a
-  workload, against runs of another seed, also of the second one.
+- planner_errors: predictions of steps per hour, fitted to the first two seeds of the first
+  schedule of a workload, against runs of the third seed, also of the second schedule.
 
 Simulated only:
 

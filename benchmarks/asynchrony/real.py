@@ -140,14 +140,15 @@ def freed_after(run: Finished) -> Iterator[float]:
 
 def _errors(name: str, runs: Runs) -> dict[str, float]:
     """Returns how far predictions of each schedule's last seed are off, of its steps per hour.
-    Fitted to the first schedule's first seed alone."""
-    base, *_ = runs
-    first = runs[base][0]
-    costs = fitted([(first.times, first.steps)])
+    Fitted to the other seeds of the first schedule; with one seed, to that, which is left out."""
+    base, *others = runs
+    known, tried = runs[base][:-1], runs
+    if not known:
+        known, tried = runs[base], {other: runs[other] for other in others}
+    costs = fitted([(each.times, each.steps) for each in known])
     errors = {}
-    for schedule, finished in runs.items():
+    for schedule, finished in tried.items():
         last = finished[-1]
         compared = check(schedule, last.config, costs, last.times, last.steps)
-        if last is not first:
-            errors[f"{name}, {schedule}"] = round(compared.error, 3)
+        errors[f"{name}, {schedule}"] = round(compared.error, 3)
     return errors
