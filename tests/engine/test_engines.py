@@ -99,23 +99,3 @@ def test_the_failure_of_one_is_the_failure_of_all(engines, monkeypatch):
     assert sum(isinstance(each.exception(), EngineStopped) for each in asked) == 1
     with pytest.raises(EngineStopped, match="has none left"):
         engines.check()
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("count", [1, 3])
-def test_conversations_of_lent_engines_go_on_elsewhere_with_the_same_tokens(engines, copies, count):
-    """They read, write, or wait for their next request when it begins, and again when it ends."""
-    with ThreadPoolExecutor(12) as pool:
-        playing = [pool.submit(play, engines, n, 4, max_tokens=17) for n in range(12)]
-        for _ in range(4):
-            engines.lend(count)
-            lent = engines._engines[:count]
-            assert not any(each._cache or each._open for each in lent)
-            engines.publish([params for params, _ in copies], 0)
-        played = [each.result() for each in playing]
-    assert engines.stats.preemptions > 0, "nobody had a slot that was lent"
-    assert sorted(engines._router._open.values()) == [0] * COUNT
-    alone = Engine(POLICY, engine_shape(prefill_tokens=(16,)), STOP, *copies[0])
-    for number, turns in enumerate(played):
-        assert_same(turns, play(alone, number, 4, max_tokens=17))
-    alone.close()

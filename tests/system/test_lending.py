@@ -82,6 +82,7 @@ def test_a_run_that_borrows_computes_what_one_does_that_does_not():
         assert found.sharding == wanted.sharding, "it is back where it was"
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
     assert lent._borrows and not plain._borrows
+    assert [*lent._borrowed_step._mesh.devices.flat] == jax.devices()[:4]
 
 
 @pytest.mark.heavy
