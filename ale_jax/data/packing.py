@@ -98,7 +98,7 @@ class Sample:
             **more,
         )
 
-    @property
+    @functools.cached_property
     def num_tokens(self) -> int:
         return sum(map(turn_tokens, self.turns))
 
@@ -106,13 +106,13 @@ class Sample:
     def num_chunks(self) -> int:
         return len(self.turns) - self.num_prefix_turns - len(self.uncredited)
 
-    @property
+    @functools.cached_property
     def chunk_turns(self) -> list[int]:
         """The numbers of the turns that are chunks."""
         sampled = range(self.num_prefix_turns, len(self.turns))
         return [number for number in sampled if number not in self.uncredited]
 
-    @property
+    @functools.cached_property
     def chunks(self) -> tuple[Turn, ...]:
         return tuple(self.turns[number] for number in self.chunk_turns)
 
@@ -190,6 +190,8 @@ def pack_rows(
     >>> [(batch.segment_BT > 0).any(axis=1).tolist() for batch in batches], len(leftover)
     ([[True, True], [True, False]], 1)
     """
+    for sample in samples:
+        _check_fits(sample, shape)
     batches, leftover = _filled_rows(samples, count, shape)
     return _with_reads(batches), leftover
 
@@ -226,6 +228,8 @@ def pack_all(samples: Sequence[Sample], shape: Shape) -> list[Batch]:
     """
     batches = []
     leftover = [s for s in samples if s.turns]
+    for sample in leftover:
+        _check_fits(sample, shape)
     while leftover:
         (batch,), leftover = _filled_rows(leftover, shape.microbatch_rows, shape)
         batches.append(batch)
@@ -270,6 +274,10 @@ class _Row:
             and self.masks.has_room(sample.masks)
         )
 
+    def is_closed(self, shortest: int) -> bool:
+        """Whether it has no room for any of some samples, which have `shortest` tokens or more."""
+        return self._free_tokens < shortest or self._free_chunks < 1
+
     def add(self, sample: Sample) -> None:
         self.samples.append(sample)
         self._free_tokens -= sample.num_tokens
@@ -283,17 +291,22 @@ def _room(sample: Sample) -> int:
 
 
 def _assign_rows(samples: Sequence[Sample], shape: Shape) -> tuple[list[_Row], list[Sample]]:
-    for sample in samples:
-        _check_fits(sample, shape)
-    rows = [_Row(shape, _most_masks(samples, shape)) for _ in range(shape.microbatch_rows)]
-    unplaced = []
+    most_masks = _most_masks(samples, shape)
+    rows = [_Row(shape, most_masks) for _ in range(shape.microbatch_rows)]
+    unplaced: list[int] = []
     # sorted() is stable, so equal lengths keep their order and the packing is reproducible.
-    for i in sorted(range(len(samples)), key=lambda i: -samples[i].num_tokens):
+    order = sorted(range(len(samples)), key=lambda i: -samples[i].num_tokens)
+    shortest = samples[order[-1]].num_tokens if order else 0
+    for place, i in enumerate(order):
         row = next((row for row in rows if row.has_room(samples[i])), None)
-        if row is None:
-            unplaced.append(i)
-        elif samples[i].turns:
-            row.add(samples[i])
+        if row is not None:
+            if samples[i].turns:
+                row.add(samples[i])
+            continue
+        unplaced.append(i)
+        if all(row.is_closed(shortest) for row in rows):  # as it soon is for a long list
+            unplaced += order[place + 1 :]
+            break
     return rows, [samples[i] for i in sorted(unplaced)]
 
 

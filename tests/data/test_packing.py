@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ale_jax.config.learn import Shape
+from ale_jax.data import packing
 from ale_jax.data.packing import Sample, demonstration, pack, pack_all
 from tests.data.make_trajectories import make_turn
 
@@ -194,3 +195,18 @@ def read_row(batch, b):
         np.testing.assert_array_equal(batch.position_BT[b][inside], np.arange(inside.sum()))
         found.append(tokens_T[inside].tolist())
     return found
+
+
+def test_a_batch_looks_at_no_more_trajectories_once_its_rows_are_full(monkeypatch):
+    looks = []
+    has_room = packing._Row.has_room
+    monkeypatch.setattr(
+        packing._Row, "has_room", lambda row, sample: looks.append(row) or has_room(row, sample)
+    )
+    counts = []
+    for trajectories in (32, 128):
+        looks.clear()
+        samples = [demonstration([([5], [3, 1])]) for _ in range(trajectories)]
+        assert len(pack_all(samples, Shape(4, 3, 1))) == trajectories // 4
+        counts.append(len(looks))
+    assert counts[1] < 4.5 * counts[0]
