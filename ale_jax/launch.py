@@ -148,7 +148,7 @@ def _eval(options: flags.FlagValues, overrides: Sequence[str]) -> int:
 def _simulate(options: flags.FlagValues, overrides: Sequence[str]) -> int:
     from ale_jax.system.simulation.command import Basis, run_simulate
 
-    names = ("from", "check", "episode-seconds", "update-seconds", "lost")
+    names = ("from", "check", "episode-seconds", "update-seconds", "lost", "dispatch", "picture")
     given: list[Any] = [options[name].value for name in names]
     asked = Basis(*given)
     values = read_config(options.config, overrides) if options.config else None

@@ -141,6 +141,14 @@ FLAGS = {
         "SHARE",
         "without --from: of the attempts that lose their sandbox; 0.01 if not given",
     ),
+    "dispatch": Flag(
+        flags.DEFINE_float,
+        None,
+        "SHARE",
+        "where a process has several engines: of the time of one alone, in which the process "
+        "dispatches for it",
+    ),
+    "picture": Flag(flags.DEFINE_string, "", "FILE", "an .svg that gets a picture of the table"),
     "json": Flag(flags.DEFINE_bool, False, "", "print one JSON object instead of tables"),
     "debug": Flag(flags.DEFINE_bool, False, "", "show the traceback of an error"),
     "help": Flag(flags.DEFINE_bool, False, "", "print this text"),
@@ -179,7 +187,10 @@ COMMANDS = {
         "predict how fast the config trains, how idle learner and places are, and which alpha, "
         "places and redundant groups are faster, by the times of runs that --from names (their "
         "config if --config is missing), or by given ones",
-        ("config", "from", "check", "episode-seconds", "update-seconds", "lost"),
+        (
+            *("config", "from", "check", "episode-seconds", "update-seconds", "lost"),
+            *("dispatch", "picture"),
+        ),
         overrides=True,
     ),
     "new": Command(

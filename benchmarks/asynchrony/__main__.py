@@ -33,10 +33,13 @@ Simulated only:
   each waits for the one before, over ours, where an episode begins as soon as a place is free.
 - steps_kept: steps of runs with random schedules, slow, hung and lost sandboxes and outages, in all
   of which the ages were as docs/staleness.md promises.
+- scaling_8_sim: eight times the devices, with an engine in each of eight processes, over one;
+  agentic, alpha 2. scaling_8_one_process_sim: with eight engines of one process, which wait for one
+  another's dispatches. dispatch_cpu_ms: measured, what one costs the process.
 - event_cpu_us: CPU microseconds of the scheduler for an episode, with 10,000 in progress.
 
---only: of simulated and the real agentic, tail, no_barrier, redundancy. --quick: one seed, small
-steps, figures that mean nothing.
+--only: of simulated, scaling and the real agentic, tail, no_barrier, redundancy. --quick: one seed,
+small steps, figures that mean nothing.
 """
 
 from __future__ import annotations
@@ -47,12 +50,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.asynchrony import real, simulated
+from benchmarks.asynchrony import real, scaling, simulated
 from benchmarks.asynchrony.cases import CASES
 from benchmarks.launching import interruptible
 
-SIMULATED = "simulated"
-NAMES = (SIMULATED, *CASES)
+SIMULATED, SCALING = "simulated", "scaling"
+NAMES = (SIMULATED, SCALING, *CASES)
 SEEDS = 3
 
 
@@ -68,7 +71,9 @@ def main(arguments: list[str]) -> int:
     found: dict[str, Any] = {}
     if SIMULATED in names:
         found |= simulated.measure(args.quick)
-    if runs := [name for name in names if name != SIMULATED]:
+    if SCALING in names:
+        found |= scaling.measure(args.quick)
+    if runs := [name for name in names if name in CASES]:
         with interruptible():
             found |= real.measure(runs, 1 if args.quick else SEEDS, args.quick)
     if args.out:

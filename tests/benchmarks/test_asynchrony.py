@@ -35,3 +35,11 @@ def test_real_runs_say_what_redundancy_brings_and_costs(tmp_path, capsys):
     assert 0 < max(found["drop_rates"].values()) < 1 and min(found["drop_rates"].values()) >= 0
     assert found["planner_errors"].keys() == {"redundancy, 36 x 9"}
     assert found["planner_error_max"] == abs(found["planner_errors"]["redundancy, 36 x 9"])
+
+
+@pytest.mark.heavy
+def test_engines_of_one_process_wait_for_their_dispatches(tmp_path, capsys):
+    found = _found(capsys, tmp_path, "scaling")
+    assert found["dispatch_cpu_ms"] > 0.0
+    assert 7.0 < found["scaling_8_sim"] <= 8.2
+    assert found["scaling_8_one_process_sim"] < found["scaling_8_sim"]

@@ -12,8 +12,10 @@ from ale_jax.config.run import RunConfig
 from ale_jax.monitor.run_files import CONFIG_FILE
 from ale_jax.monitor.times import TIMES_FILE, Times, read_times
 from ale_jax.system.checks import checked_config, stored_config
+from ale_jax.system.simulation.engines import dispatched, engines_of
 from ale_jax.system.simulation.fit import Costs, fitted
 from ale_jax.system.simulation.observed import TimedStep, timed_steps
+from ale_jax.system.simulation.picture import write_picture
 from ale_jax.system.simulation.predict import (
     Check,
     LogNormal,
@@ -25,19 +27,23 @@ from ale_jax.system.simulation.search import search
 from ale_jax.system.simulation.tables import show
 
 LEAST_STEPS = 4  # of a run, beside the first one and those that compile
+PICTURE = ".svg"
 EPISODE_SECONDS, UPDATE_SECONDS, LOST = "60,600", 60.0, 0.01
 Values = Mapping[str, Any]  # of a config
 
 
 @dataclasses.dataclass(frozen=True)
 class Basis:
-    """The flags that say what predictions rest on; None or "" for those that were not given."""
+    """The flags that say what predictions rest on; None or "" for those that were not given.
+    dispatch: as of `Engines`. picture: the file that gets one."""
 
     source: str
     check: str
     episode_seconds: str
     update_seconds: float | None
     lost: float | None
+    dispatch: float | None
+    picture: str
 
     @property
     def given(self) -> list[str]:
@@ -75,6 +81,8 @@ def run_simulate(basis: Basis, values: Values | None, change: Callable[[Values],
         if not runs:
             raise ValueError("--config is missing: name one, or a run by --from")
         values = change(runs[0].config.to_json())
+    if basis.picture and not basis.picture.endswith(PICTURE):
+        raise ValueError(f"--picture={basis.picture} must end in {PICTURE}, the format it has")
     config = checked_config(values)
     for each in (config, *(run.config for run in others)):
         require_known(each)
@@ -84,7 +92,39 @@ def run_simulate(basis: Basis, values: Values | None, change: Callable[[Values],
             f"{basis.given[0]} has no use with --from, whose runs say it: leave it out"
         )
     costs = _measured(runs, others) if runs else _given(basis)
-    show(config, costs, _checks(costs, runs, others), search(config, costs))
+    checks = _checks(costs, runs, others)
+    costs = with_engines(costs, config, (*runs, *others), basis.dispatch)
+    candidates = search(config, costs)
+    show(config, costs, checks, candidates)
+    if basis.picture:
+        write_picture(Path(basis.picture), candidates, checks)
+
+
+def with_engines(
+    costs: Costs, config: RunConfig, runs: Sequence[_Run], dispatch: float | None
+) -> Costs:
+    """Returns the costs for the engines and reward workers of a config. ValueError if the runs do
+    not tell them."""
+    rollout, measured = config.rollout, [run.config for run in runs]
+    if rollout.reward_workers and not any(each.rollout.reward_workers for each in measured):
+        raise ValueError(
+            f"rollout.reward_workers {rollout.reward_workers}: only runs that had some tell how "
+            "long verdicts take: name one by --from, or set it to 0"
+        )
+    engines, numbers = engines_of(config), {engines_of(each).number for each in measured}
+    if numbers == {engines.number}:
+        if dispatch is not None:
+            raise ValueError(
+                f"--dispatch={dispatch:g} has no use: the runs have as many engines as the config"
+            )
+        return costs  # these are measured as they are
+    if numbers - {1}:
+        raise ValueError(
+            f"runs with {max(numbers)} engines do not tell what {engines.number} do: name runs "
+            "with one"
+        )
+    engines = dispatched(engines, dispatch)
+    return dataclasses.replace(costs, crowding=dataclasses.replace(costs.crowding, engines=engines))
 
 
 def _require_same_devices(config: RunConfig, runs: Sequence[_Run]) -> None:

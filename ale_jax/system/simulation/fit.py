@@ -257,7 +257,8 @@ class _Recorded:
             rule = STATUS_RULES[attempt.status]
             status = Status.FINISHED if attempt.status == Status.CANCELLED else attempt.status
             is_valid = STATUS_RULES[status].reward_valid
-            course = Course(float(seconds), status, 1.0 if is_valid else None)
+            reward = 1.0 if is_valid else None
+            course = Course(float(seconds), status, reward, attempt.verdict)
             (failed if rule.retry else by_group[group]).append(course)
         return cls(tuple(map(tuple, by_group.values())), tuple(failed), len(failed) / len(attempts))
 

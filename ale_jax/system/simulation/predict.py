@@ -8,6 +8,7 @@ import random
 import statistics
 from collections.abc import Sequence
 
+from ale_jax.config.rollout import THREADS
 from ale_jax.config.run import RunConfig
 from ale_jax.monitor.times import Times
 from ale_jax.records import EpisodeKey
@@ -73,7 +74,14 @@ def setup_of(config: RunConfig, costs: Costs) -> Setup:
         deadlines=NEVER,
         pause_seconds=costs.pause_seconds,
         crowding=costs.crowding,
+        reward_workers=judges_of(config),
     )
+
+
+def judges_of(config: RunConfig) -> int:
+    """Returns how many reward workers a run has."""
+    rollout = config.rollout
+    return rollout.reward_workers * (1 if rollout.workers == THREADS else rollout.actors)
 
 
 def require_known(config: RunConfig) -> None:

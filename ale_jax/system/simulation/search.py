@@ -35,9 +35,10 @@ class Candidate:
 
 def search(config: RunConfig, costs: Costs) -> list[Candidate]:
     """Simulates the config, and then all those around it."""
+    engines = costs.crowding.engines.number
     return [
         Candidate(each, predict(each, costs), 0 < costs.most_playing < places_of(each))
-        for each in _around(config, costs.tells_places)
+        for each in _around(config, costs.tells_places, engines)
     ]
 
 
@@ -66,14 +67,14 @@ def changes(config: RunConfig, other: RunConfig) -> list[str]:
     ]
 
 
-def _around(config: RunConfig, other_places: bool) -> Iterator[RunConfig]:
+def _around(config: RunConfig, other_places: bool, engines: int) -> Iterator[RunConfig]:
     """Yields the config, and all with other alphas, places and redundant groups. More places than
-    the engine has slots would only wait for these."""
+    the engines have slots would only wait for these."""
     rl, rollout = config.rl, config.rollout
     alphas = sorted({*ALPHAS, rl.alpha})
     times = PLACES if other_places else (1.0,)
     sizes = sorted({max(round(each * rollout.episodes_per_actor), 1) for each in times})
-    slots = max(config.engine.max_sequences, places_of(config))
+    slots = max(engines * config.engine.max_sequences, places_of(config))
     redundant = sorted({0, rl.redundant_groups, math.ceil(REDUNDANT * rl.groups_per_step)})
     yield config
     for alpha, size, spare in itertools.product(alphas, sizes, redundant):

@@ -80,6 +80,14 @@ def _basis(costs: Costs) -> Iterator[str]:
     if told := [text.format(effect) for text, effect in effects.items() if round(effect, 3)]:
         most = f" (measured with up to {costs.most_playing} episodes in progress)"
         yield f"What is in progress at once slows down: {'; '.join(told)}{most}."
+    engines = costs.crowding.engines
+    if engines.number > 1:
+        waits = engines.slower(engines.number) - 1.0
+        yield (
+            f"Of {engines.number} engines each has its share of the episodes, which slow down "
+            f"those of the same engine alone; {engines.per_process} of a process wait for one "
+            f"another's dispatches ({waits:.1%} slower), as if episodes did nothing but sample."
+        )
     for each in costs.unknown:
         yield f"Not told by these times: {each}."
 
@@ -93,17 +101,20 @@ def _check_table(checks: Sequence[Check]) -> Table:
     return table
 
 
+def shown(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Returns the first candidate, which is the config, and the fastest of the others."""
+    config, *others = candidates
+    return [config, *sorted(others, key=lambda each: each.outcome.seconds_per_step)[:SHOWN]]
+
+
 def _table(candidates: Sequence[Candidate], checks: Sequence[Check]) -> Table:
-    """The first candidate, which is the config, and the fastest of the others."""
     heads = [f"{figure.name}\n{_error(figure, checks)}" for figure in FIGURES]
     table = Table("alpha", "places", "redundant groups", *heads, title="Predicted")
-    config, *others = candidates
-    fastest = sorted(others, key=lambda each: each.outcome.seconds_per_step)[:SHOWN]
-    for each in (config, *fastest):
+    for number, each in enumerate(shown(candidates)):
         rl, places = each.config.rl, f"{places_of(each.config)}{'*' * each.beyond}"
         figures = (figure.text(each.outcome) for figure in FIGURES)
         table.add_row(
-            f"{rl.alpha:g}", places, str(rl.redundant_groups), *figures, end_section=each is config
+            f"{rl.alpha:g}", places, str(rl.redundant_groups), *figures, end_section=number == 0
         )
     return table
 
@@ -112,12 +123,12 @@ def _error(figure: Figure, checks: Sequence[Check]) -> str:
     if not checks:
         return "error unknown"
     if figure is STEPS:
-        return f"± {_worst(checks):.1%}"
+        return f"± {worst(checks):.1%}"
     apart = max(abs(figure.of(each.predicted) - figure.of(each.found)) for each in checks)
     return f"± {format(apart, figure.form)} {figure.unit}".strip()
 
 
-def _worst(checks: Sequence[Check]) -> float:
+def worst(checks: Sequence[Check]) -> float:
     """Returns the largest error of the steps per hour, as a share."""
     return max(abs(each.error) for each in checks)
 
@@ -126,7 +137,7 @@ def _advice(
     config: RunConfig, candidates: Sequence[Candidate], checks: Sequence[Check]
 ) -> Iterator[str]:
     if checks:
-        error = _worst(checks)
+        error = worst(checks)
         yield "Errors are of the schedules above that were run; those of others may be larger."
     else:
         error = UNCHECKED

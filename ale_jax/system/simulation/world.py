@@ -15,6 +15,7 @@ from ale_jax.records import Episode, EpisodeKey, Prefix, Trajectory, Turn
 from ale_jax.status import Status
 from ale_jax.system.rollouts.pool import AttemptStage, Load, PoolCounts
 from ale_jax.system.rollouts.reward_workers import RewardWorkers
+from ale_jax.system.simulation.engines import ONE, Engines
 
 
 class Clock:
@@ -40,7 +41,7 @@ class Course(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class Crowding:
     """How much longer things take because others use the same hardware, as shares of their time
-    alone. episodes: of an episode, for each other one in progress. update: of an episode, while
+    alone. episodes: of an episode, for each other one of its engine. update: of an episode, while
     the learner works. learner: of an update, for each episode in progress.
 
     Of three episodes while the learner works, each is 1 + 2 * 0.1 + 0.5 = 1.7 times slower, and the
@@ -54,10 +55,12 @@ class Crowding:
     episodes: float = 0.0
     update: float = 0.0
     learner: float = 0.0
+    engines: Engines = ONE
 
     def of_episodes(self, number: int, in_update: bool) -> float:
         """Returns how many times slower `number` episodes in progress are than one alone."""
-        return 1.0 + self.episodes * max(number - 1, 0) + self.update * in_update
+        slower = 1.0 + self.episodes * self.engines.beside(number) + self.update * in_update
+        return slower * self.engines.slower(number)
 
     def of_update(self, number: int) -> float:
         """Returns how many times slower an update is, with `number` episodes in progress."""

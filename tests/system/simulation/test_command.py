@@ -3,12 +3,14 @@
 import dataclasses
 import json
 import re
+from xml.etree import ElementTree
 
 import pytest
 
 from ale_jax.launch import main
-from ale_jax.monitor.times import TimesWriter
-from ale_jax.system.simulation import predict
+from ale_jax.monitor.times import TimesWriter, read_times
+from ale_jax.system.simulation import command, fit, predict
+from ale_jax.system.simulation.observed import timed_steps
 from ale_jax.system.simulation.run import Setup, simulated
 from ale_jax.system.simulation.world import Course
 from tests.system.configs import smoke_config
@@ -140,3 +142,87 @@ def test_only_what_was_measured_is_varied(tmp_path, capsys):
     assert "about equally many episodes were always in progress" in out
     rows = [line.split("│") for line in out.splitlines() if line.startswith("│")]
     assert {row[2].strip() for row in rows if len(row) > 8} == {"4"}
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_a_picture_shows_what_the_table_does(tmp_path, capsys):
+    run = make_run(tmp_path / "run", SMOKE)
+    picture = tmp_path / "new" / "picture.svg"
+    out = said(capsys, f"--from={run}", f"--picture={picture}")
+    root = ElementTree.parse(picture).getroot()
+    told = [each.text for each in root.iter(f"{SVG}text")]
+    rows = [each for each in told if each.startswith("alpha ")]
+    assert 2 <= len(rows) <= 9 and rows[0] == "alpha 1, 4 places"
+    (error,) = re.findall(r"steps per hour, predicted, ± ([\d.]+)%", "\n".join(told))
+    assert f"± {error}%" in out
+    whiskers = [each for each in root.iter(f"{SVG}path") if each.get("stroke") == "black"]
+    assert len(whiskers) == len(rows)
+    width = float(root.get("viewBox").split()[2])
+    for bar in root.iter(f"{SVG}rect"):
+        assert 0.0 <= float(bar.get("width")) <= width
+
+
+def test_a_picture_without_a_run_has_no_error(tmp_path, capsys):
+    picture = tmp_path / "picture.svg"
+    said(capsys, "--config=smoke", f"--picture={picture}")
+    assert "error unknown" in picture.read_text() and "±" not in picture.read_text()
+    assert "must end in .svg" in refused(capsys, "--config=smoke", "--picture=a.png")
+
+
+ENGINES = [
+    *("--config=smoke", "--config.hardware.chip=v5e", "--config.hardware.devices=4"),
+    "--config.rollout.devices_per_engine=1",
+]
+
+
+def test_several_engines_need_to_be_told_what_their_dispatches_cost(tmp_path, capsys):
+    assert "each process has 4 engines" in refused(capsys, *ENGINES)
+    assert "--dispatch=1 must be a share" in refused(capsys, *ENGINES, "--dispatch=1")
+    assert "no use: each process" in refused(capsys, "--config=smoke", "--dispatch=0.1")
+    per_engine = "--config.rollout.devices_per_engine=1"
+    assert "depends on the machine" in refused(capsys, "--config=smoke", per_engine)
+    free, dear = (said(capsys, *ENGINES, f"--dispatch={share}") for share in (0.0, 0.5))
+    assert "Of 4 engines" in free and "(0.0% slower)" in free
+    assert "(103.1% slower)" in dear  # a cycle of 1, 1.25, 1.6, 2.03 with 1 to 4 engines
+
+
+def test_what_runs_do_not_tell_of_roles_is_refused(tmp_path, capsys):
+    run = make_run(tmp_path / "run", SMOKE)
+    source = f"--from={run}"
+    assert "has no use: the runs have as many" in refused(capsys, source, "--dispatch=0.1")
+    values = json.loads((run / "config.json").read_text())
+    values["hardware"] |= {"chip": "v5e", "devices": 2, "devices_per_process": 1}
+    (run / "config.json").write_text(json.dumps(values))
+    changed = ("--config.hardware.devices=4",)
+    assert "runs with 2 engines do not tell what 4 do" in refused(capsys, source, *changed)
+
+
+def test_reward_workers_are_predicted_by_runs_that_had_some(tmp_path):
+    """Two places that play for 10 s and are judged for 20 s, by as many reward workers as the run
+    had, or in their places."""
+
+    def course(key, chance):
+        return Course(10.0, verdict=20.0)
+
+    setup = dataclasses.replace(SMOKE, reward_workers=8)
+    run = make_run(tmp_path / "run", setup, course=course)
+    times = read_times(run / "times.jsonl")
+    assert {each.verdict for each in times.attempts if each.verdict} == {20.0}
+    costs = fit.fitted([(times, timed_steps(times))])
+    config = smoke_config()
+    waits = predict.predict(config, costs).seconds_per_step
+    rollout = dataclasses.replace(config.rollout, reward_workers=8)
+    free = predict.predict(dataclasses.replace(config, rollout=rollout), costs).seconds_per_step
+    assert waits == pytest.approx(30.0, rel=0.05)
+    # Permits allow two steps at once, each of which takes 10 + 20 + 2 seconds.
+    assert free == pytest.approx(16.0, rel=0.05)
+
+
+def test_reward_workers_of_no_run_are_refused():
+    config = smoke_config()
+    rollout = dataclasses.replace(config.rollout, reward_workers=2)
+    costs = predict.given_costs(course, 1.0)
+    with pytest.raises(ValueError, match=r"rollout.reward_workers 2: only runs that had some"):
+        command.with_engines(costs, dataclasses.replace(config, rollout=rollout), [], None)

@@ -7,8 +7,9 @@ import pytest
 
 from ale_jax.config.rollout import DeadlinesConfig
 from ale_jax.status import Status
+from ale_jax.system.simulation.engines import Engines
 from ale_jax.system.simulation.run import Setup, simulate
-from ale_jax.system.simulation.world import Course
+from ale_jax.system.simulation.world import Course, Crowding
 from benchmarks.asynchrony.simulated import kept_promises
 
 TWO = Setup(groups_per_step=2, group_size=2, places=4, update_seconds=3.0)
@@ -81,6 +82,21 @@ def test_reward_workers_free_places_and_are_waited_for_themselves():
     assert seconds(1).seconds_per_step == pytest.approx(7.0 + 4 * 5.0 + 3.0)
     assert seconds(1).episodes == 12
     assert seconds(1).places_busy == pytest.approx(14.0 / 30.0), "verdicts are no longer in places"
+
+
+def test_engines_divide_the_episodes_and_wait_for_their_process():
+    """Eight episodes, each of which slows others of its engine by a tenth. Two engines of a process
+    that each dispatches for half of its time wait for a quarter of it."""
+    eight = dataclasses.replace(TWO, group_size=4, places=8)
+
+    def seconds(engines):
+        setup = dataclasses.replace(eight, crowding=Crowding(episodes=0.1, engines=engines))
+        return simulate(setup, always(10.0), steps=3, seed=0).seconds_per_step - 3.0
+
+    assert seconds(Engines()) == pytest.approx(17.0)
+    assert seconds(Engines(2, processes=2, dispatch=0.5)) == pytest.approx(13.0)
+    assert seconds(Engines(2, processes=1, dispatch=0.5)) == pytest.approx(13.0 * 1.25)
+    assert seconds(Engines(16)) == pytest.approx(10.0), "more engines than episodes"
 
 
 def test_what_hangs_is_played_again_after_its_deadline():
