@@ -63,6 +63,7 @@ def _row(family: str) -> list[str]:
         preempted_as_alone(params, shape),
         exported,
     )
+    jax.clear_caches()  # the programs of sixty families take gigabytes
     row = "".join(f"{_told(value):>10}" for value in found)
     print(f"{family:<17}{count_params(shape)[0]:>8}{row}", flush=True)
     bars = {"swapped": LOGIT_BAR}
