@@ -117,9 +117,15 @@ def _parse(line: dict[str, Any]) -> AttemptTimes | StepTimes:
         return step
     begun, ended = _seconds(line["begun"]), _seconds(line["ended"])
     _require_order(begun, ended)
-    counts = (int(line[name]) for name in ("group", "turns", "tokens"))
-    verdict = _seconds(line.get("verdict", 0.0))
-    return AttemptTimes(begun, ended, Status(line["status"]), *counts, verdict)
+    return AttemptTimes(
+        begun=begun,
+        ended=ended,
+        status=Status(line["status"]),
+        group=int(line["group"]),
+        turns=int(line["turns"]),
+        tokens=int(line["tokens"]),
+        verdict=_seconds(line.get("verdict", 0.0)),
+    )
 
 
 def _seconds(value: Any) -> float:

@@ -63,11 +63,12 @@ def fitted(parts: Sequence[Part]) -> Costs:
     # others must also differ in equally long times from each beginning.
     equally_long = np.full_like(seconds, np.median(seconds[results]))
     fair = _beside(rows, equally_long)
-    tells = tuple(
+    others_tell, update_tells = (
         _tells(values[results]) and _tells(same[results])
         for values, same in zip((others, in_update), fair, strict=True)
     )
-    of_episodes, of_update = _slowdown(rows, results, np.array(tells, dtype=float))
+    told = np.array([others_tell, update_tells], dtype=float)
+    of_episodes, of_update = _slowdown(rows, results, told)
     update_seconds, of_learner, learner_tells = _updates(parts)
     alone = seconds / (1.0 + of_episodes * others + of_update * in_update)
     groups = [(run, each.group) for run, row in enumerate(rows) for each in row.attempts]
@@ -78,8 +79,8 @@ def fitted(parts: Sequence[Part]) -> Costs:
         float(np.mean(pauses)),
         Crowding(of_episodes, of_update, of_learner),
         round(float(np.percentile(others, 95))) + 1,
-        tells[0],
-        (*_unknown(*tells, learner_tells), *_cut(attempts)),
+        others_tell,
+        (*_unknown(others_tell, update_tells, learner_tells), *_cut(attempts)),
     )
 
 
