@@ -12,7 +12,7 @@ for these two; --config.compilation_cache=DIR saves a second run the minutes of 
 same command goes on after an interruption. Who earns nothing at first learns nothing: see by
 `ale-jax eval --config=one_gpu --policy=hf:MODEL --limit=60 --out=DIR`, and choose other families.
 Templates without a variable enable_thinking need --config.tokenizer.chat_template_kwargs="()".
-Hardware: one GPU of 80 GB. Memory by `plan`: 43.1 GiB with Qwen3-0.6B, 55.1 GiB with 1.7B.
+Hardware: one GPU of 80 GB. Memory by `plan`: 43.4 GiB with Qwen3-0.6B, 55.7 GiB with 1.7B.
 """
 
 from ml_collections import ConfigDict

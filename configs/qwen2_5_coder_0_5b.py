@@ -3,7 +3,7 @@ python -m ale_jax.launch --config=configs/qwen2_5_coder_0_5b.py --config.weights
 
 FILE: Qwen2.5-Coder-0.5B-Instruct as a .gguf file, which has a separate output head. For a
 transformers folder add --config.model.tie_embeddings.
-Hardware: one GPU of 80 GB. Memory by `plan`: 25.7 GiB of each device.
+Hardware: one GPU of 80 GB. Memory by `plan`: 26.2 GiB of each device.
 """
 
 from ml_collections import ConfigDict

@@ -4,7 +4,7 @@ python -m ale_jax.launch --config=configs/qwen2_5_coder_0_5b_moe.py --workdir=W 
 DIR: python -m ale_jax.model.weights.convert FILE.gguf DIR --experts=8 --experts-per-token=2
 Each feed-forward block is copied eight times, and each token uses two of the copies. At step 0 this
 computes the same function as the dense model.
-Hardware: one GPU of 141 GB. Memory by `plan`: 82.4 GiB of each device.
+Hardware: one GPU of 141 GB. Memory by `plan`: 82.9 GiB of each device.
 """
 
 from ml_collections import ConfigDict

@@ -3,7 +3,7 @@ python -m ale_jax.launch --config=configs/qwen3_30b_a3b_v6e.py --config.weights=
 
 Like configs/qwen3_30b_a3b.py, with experts, heads and feed-forward blocks sharded over the four
 chips of a host, each of which samples by itself, and with the sampler's weights in eight bits.
-Hardware: Cloud TPU v6e-64. Memory by `plan`: 30.1 GiB of each device.
+Hardware: Cloud TPU v6e-64. Memory by `plan`: 29.9 GiB of each device.
 """
 
 from ml_collections import ConfigDict

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from ale_jax.model.compute import cast_layer
+from ale_jax.model.layers import SCANNED
 from ale_jax.model.lora import trained
 from ale_jax.model.params import Params
 
@@ -21,8 +22,14 @@ _ENDS = "embed_VD", "head_DV"
 
 
 def rounded(params: Params, dtype: str) -> Params:
-    """Returns the entries of weights that are rounded, to be put over theirs."""
+    """Returns the entries of weights that are rounded, to be put over theirs.
+
+    Not the layers of deep models: the scan rounds them as it stacks them, and a copy beside the
+    stack would take 2 bytes for each weight.
+    """
     ends = {name: params[name].astype(dtype) for name in _ENDS if name in params}
+    if len(params["layers"]) >= SCANNED:
+        return {ROUNDED: ends}
     return {"layers": [cast_layer(layer, dtype) for layer in params["layers"]], ROUNDED: ends}
 
 
@@ -38,7 +45,7 @@ def abstract_rounded(params: Params, dtype: str) -> Params:
 
 def with_rounded(params: Params, copies: Params) -> tuple[Params, Params]:
     """Returns the part of rounded weights that is trained, and all. copies: of `rounded`."""
-    params = params | {"layers": copies["layers"]}
+    params = params | {name: copy for name, copy in copies.items() if name != ROUNDED}
     return trained(params), params | copies
 
 

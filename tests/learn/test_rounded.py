@@ -20,7 +20,7 @@ from tests.model.shapes import DENSE, MOE, changed
 
 pytestmark = pytest.mark.heavy
 
-UNTIED = changed(DENSE, num_layers=9, tie_embeddings=False)  # layers that are scanned
+UNTIED = changed(DENSE, num_layers=2, tie_embeddings=False)
 TIED = changed(MOE, num_layers=2, tie_embeddings=True)
 FULL, ADAPTERS = LoraShape(), LoraShape(rank=2, alpha=4.0, targets=("q", "down"))
 CASES = {
