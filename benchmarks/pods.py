@@ -121,9 +121,7 @@ def compile_learner(config: RunConfig, slices: int) -> dict[str, Any]:
         }
     plan = make_plan(config)
     temporary = max(p["temporary_gib"] for name, p in programs.items() if name.startswith(PUBLISH))
-    # Where weights are rounded, the gradient's program is not given those in float32.
-    held = (*HELD, *PUBLISHED[:1]) if config.learn.compute_dtype != "float32" else HELD
-    computing = _planned(plan, held) + programs["gradient"]["gib"]
+    computing = _planned(plan, HELD) + programs["gradient"]["gib"]
     peak = max(computing, _planned(plan, (*HELD, *PUBLISHED)) + temporary)
     return {
         "programs": programs,
