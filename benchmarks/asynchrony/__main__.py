@@ -16,7 +16,7 @@ Prints its runs and, as JSON, for each workload the seconds of a step without ov
 An update takes 0.3 of a synchronous rollout. NAME_sim is simulated (the scheduler,
 gate and buffer of a real run), NAME_real a real run: all of the product, with threads that play, a
 very small policy, and a learner whose update is prolonged. Only the sandboxes are not real: their
-commands wait. Time is scaled 1:10, that of `tail` 1:100, as a reply takes milliseconds of CPU.
+commands wait. Time is scaled 1:10, that of `tail` 1:50, as a reply takes milliseconds of CPU.
 Medians of three seeds; real runs of these are side by side. Of real runs, in addition:
 
 - no_barrier: the agentic workload without updates, synchronous: over a run in whose turns all 128

@@ -66,11 +66,11 @@ CASES = {
     "tail": Case(
         tail,
         Setup(16, 8, 32, 0.0),
-        1 / 100,
+        1 / 50,
         {
-            "alpha 0": Schedule({}, 16),
-            "drop": Schedule({"alpha": 1.0, "stragglers": "drop"}, 24, warm=3),
-            "wait": Schedule({"alpha": 1.0}, 16, warm=3),
+            "alpha 0": Schedule({}, 12),
+            "drop": Schedule({"alpha": 1.0, "stragglers": "drop"}, 20, warm=3),
+            "wait": Schedule({"alpha": 1.0}, 10, warm=3),
         },
     ),
     "no_barrier": Case(
