@@ -58,11 +58,6 @@ NO_OUT = "--out is missing: name a folder that does not exist yet"
 Resolve = Callable[[], "RunConfig"]
 Run = Callable[["RunConfig", "Workdir", StopSignals, "Processes"], None]
 
-# How long a thread may run Python code while others wait. With Python's 5 ms, GPUs idle: a dispatch
-# of the engine to a GPU gives up the interpreter's lock dozens of times, and has to wait as often
-# for the thread that takes it (docs/decisions.md).
-THREAD_SWITCH_SECONDS = 1e-4
-
 
 def main(argv: Sequence[str], run: Run | None = None) -> int:
     """Runs the command line; returns the exit code.
@@ -310,7 +305,6 @@ def main_program(argv: Sequence[str]) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_FAILED
-    sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     keep_writable()
     try:
         code = main(argv)

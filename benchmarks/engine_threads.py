@@ -23,10 +23,10 @@ import numpy as np
 from ale_jax.config.engine import Sampling
 from ale_jax.configs import smollm2_135m
 from ale_jax.engine.engine import Engine
-from ale_jax.launch import THREAD_SWITCH_SECONDS
 from ale_jax.model.params import init_params
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.checks import checked_config
+from ale_jax.system.interpreter import THREAD_SWITCH_SECONDS, switching
 from benchmarks.weight_swap import NO_STOP, wait_for_decodes
 
 TURNS = 8  # of a conversation, which then makes room for another one
@@ -45,7 +45,7 @@ def main() -> None:
     with contextlib.closing(Engine(policy, config.engine, NO_STOP, params)) as engine:
         for share in SHARES:
             for interval in (sys.getswitchinterval(), THREAD_SWITCH_SECONDS):
-                with _switching(interval), _python_code(share):
+                with switching(interval), _python_code(share):
                     each = measure(engine, config.engine.max_sequences, TIMED)
                 found.append({"share": share, "switch_seconds": interval} | each)
                 print(
@@ -91,16 +91,6 @@ def _play(engine: Engine, number: int, stop: threading.Event) -> None:
             if stop.is_set():
                 break
         engine.end(conversation)
-
-
-@contextlib.contextmanager
-def _switching(interval: float) -> Iterator[None]:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(interval)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 @contextlib.contextmanager

@@ -377,15 +377,3 @@ sys.exit(launch.main_program(sys.argv))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (130, ""), done
-
-
-@pytest.mark.heavy
-def test_threads_of_a_run_take_turns_sooner_than_python_lets_them():
-    program = """
-import sys
-from ale_jax import launch
-launch.main = lambda argv: print(sys.getswitchinterval()) or 0
-sys.exit(launch.main_program(sys.argv))
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert float(done.stdout) <= sys.getswitchinterval() / 10, done

@@ -26,11 +26,11 @@ from ale_jax.monitor.report import write_report
 from ale_jax.monitor.timeline import EVALUATION, REPORT, START, Timeline
 from ale_jax.records import Task
 from ale_jax.sandbox.api import Runtime
-from ale_jax.system.collector import spared_by_collector
 from ale_jax.system.compilation import STARTED, environment, keep_compiled
 from ale_jax.system.evaluated import write_episodes, write_trained
 from ale_jax.system.group_feed import GroupFeed, Snapshot
 from ale_jax.system.hosts.commands import Processes
+from ale_jax.system.interpreter import made_for_serving
 from ale_jax.system.rollouts.opening import Rollouts, open_rollouts
 from ale_jax.system.run_logger import RunLogger, headline, summarize
 from ale_jax.system.saving import Saver
@@ -126,7 +126,7 @@ def run(
             rollouts.workers.note_times(logger.attempt)
             watchdog.watch(functools.partial(_sign, logger, rollouts))
             logger.rollouts_begin()
-            stack.enter_context(spared_by_collector())
+            stack.enter_context(made_for_serving())
             untrained = UntrainedSteps(config.rl.groups_per_step, logger.record)
             parts = start, rollouts, logger, saver, untrained, timeline
             cursor = Run(setting, *parts).reinforce(journal)

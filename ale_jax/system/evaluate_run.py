@@ -15,6 +15,7 @@ from ale_jax.monitor.evaluations import Evaluation
 from ale_jax.records import EpisodeKey, RolloutRequest, Trajectory
 from ale_jax.system.compilation import keep_compiled
 from ale_jax.system.hosts.commands import Alone
+from ale_jax.system.interpreter import made_for_serving
 from ale_jax.system.rollouts.opening import open_rollouts
 from ale_jax.system.rollouts.scheduler import RolloutScheduler
 from ale_jax.system.snapshot import snapshot
@@ -82,6 +83,7 @@ def opened(config: RunConfig, path: Path, step: int | None = None) -> Iterator[O
         if start is None:
             raise ValueError(f"there is no checkpoint in {path}: go on with the run")
         scheduler = open_rollouts(setting, start, _ignore, "", stack).scheduler
+        stack.enter_context(made_for_serving())
         yield OpenRun(start.cursor.step, setting.schedule, scheduler, stop)
 
 

@@ -31,8 +31,8 @@ from ale_jax.model.sides import learner_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.system.authors_sampling import Defaults, serving_defaults
-from ale_jax.system.collector import spared_by_collector
 from ale_jax.system.compilation import keep_compiled
+from ale_jax.system.interpreter import made_for_serving
 from ale_jax.system.served_adapters import check_served, read_served
 from ale_jax.system.serving_plan import only_sampling, sized
 from ale_jax.system.sources import check_weights, given_tokenizer
@@ -125,7 +125,7 @@ def serving(
         finish = config.serve.finish_seconds
         late = threading.Timer(finish, engines.close)
         try:
-            with served(app, host, port, finish + ANSWER_S) as url, spared_by_collector():
+            with served(app, host, port, finish + ANSWER_S) as url, made_for_serving():
                 try:
                     yield Serving(url, key, name, sampled, engines.check, tuple(adapters))
                 finally:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +16,6 @@ from unittest import mock
 import ale_jax
 from ale_jax.config.run import RunConfig
 from ale_jax.configs import quickstart
-from ale_jax.launch import THREAD_SWITCH_SECONDS
 from ale_jax.learn.learner import Learner
 from ale_jax.monitor.metrics import METRICS_FILE, read_metrics
 from ale_jax.monitor.times import TIMES_FILE, Times, read_times
@@ -73,8 +71,7 @@ class Finished:
 
 
 def run(arm: Arm, seed: int, folder: Path) -> Finished:
-    """Runs an arm in this process, as the command line would."""
-    sys.setswitchinterval(THREAD_SWITCH_SECONDS)
+    """Runs an arm in this process."""
     config = config_of(arm, seed, folder)
     parties = arm.setup.places if arm.barrier else 0
     runtime = latency.Latencies(arm.draw, arm.scale, seed, parties)

@@ -8,6 +8,7 @@ import pytest
 
 from ale_jax.engine.engine import Engine
 from ale_jax.model.params import init_params
+from ale_jax.system.interpreter import switching
 from benchmarks import engine_threads
 from tests.engine.shapes import engine_shape
 from tests.model.shapes import MOE
@@ -31,6 +32,6 @@ def test_tokens_and_dispatches_are_counted_while_conversations_are_played():
 
 def test_the_switch_interval_is_put_back():
     before = sys.getswitchinterval()
-    with engine_threads._switching(before / 8), engine_threads._python_code(0.5):
+    with switching(before / 8), engine_threads._python_code(0.5):
         assert sys.getswitchinterval() < before
     assert sys.getswitchinterval() == before

@@ -19,7 +19,6 @@ from ale_jax.gateway.server import served
 from ale_jax.model.sides import learner_mesh
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.shape import policy_shape
-from ale_jax.system.collector import spared_by_collector
 from ale_jax.system.compilation import keep_compiled
 from ale_jax.system.hosts.commands import Alone, Processes
 from ale_jax.system.hosts.connection import Connection, Gone
@@ -33,6 +32,7 @@ from ale_jax.system.hosts.start import (
     own_address,
     served_at,
 )
+from ale_jax.system.interpreter import made_for_serving
 from ale_jax.system.library_log import LibraryLog
 from ale_jax.system.reply_limits import reply_limits
 from ale_jax.system.stopping import INTERRUPTED, StopSignals
@@ -117,7 +117,7 @@ class _Part:
         gateway = make_app(ledger.episodes, config.name, engines.counts, engines.check)
         host = served_at(self._address, cluster_address)
         url = self._stack.enter_context(served(gateway, host))
-        self._stack.enter_context(spared_by_collector())
+        self._stack.enter_context(made_for_serving())
         return url
 
     def _watch(self, engines: Engines) -> None:
