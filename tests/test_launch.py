@@ -93,7 +93,7 @@ def test_a_config_is_run_with_its_overrides(launch):
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        ([], "--config is missing: choose one of quickstart"),
+        ([], "--config is missing: choose one of one_gpu, quickstart"),
         (["--config=configs/nope.py"], "there is no config configs/nope.py: choose one of"),
         (
             [f"{SMOKE}:pg"],

@@ -4,7 +4,7 @@ ale-jax --config=configs/bridges/bfcl.py --config.weights=FILE --workdir=DIR
 `make bfcl` installs the library into .venv-bfcl. A task takes several turns of a user, whose
 functions alone take 3,600 tokens. The categories that are held out show what is transferred.
 FILE: Qwen2.5-Coder-0.5B-Instruct as a .gguf file, which has a separate output head.
-Hardware: one GPU of 80 GB. Memory by `plan`: 29.9 GiB of each device.
+Hardware: one GPU of 80 GB. Memory by `plan`: 30.4 GiB of each device.
 """
 
 from ml_collections import ConfigDict

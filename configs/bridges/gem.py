@@ -3,7 +3,7 @@ ale-jax --config=configs/bridges/gem.py --config.weights=FILE --workdir=DIR
 
 `make gem` installs the library into .venv-gem. A game takes several turns.
 FILE: Qwen2.5-Coder-0.5B-Instruct as a .gguf file, which has a separate output head.
-Hardware: one GPU of 80 GB. Memory by `plan`: 25.7 GiB of each device.
+Hardware: one GPU of 80 GB. Memory by `plan`: 26.2 GiB of each device.
 """
 
 from ml_collections import ConfigDict

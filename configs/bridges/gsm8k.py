@@ -4,7 +4,7 @@ ale-jax --config=configs/bridges/gsm8k.py --config.weights=FILE --workdir=DIR
 Each episode is one reply. The questions are those of the folder gsm8k/main, as Hugging Face has it,
 below the working directory: the split train is trained on, and test is evaluated.
 FILE: Qwen2.5-Coder-0.5B-Instruct as a .gguf file, which has a separate output head.
-Hardware: one GPU of 80 GB. Memory by `plan`: 25.7 GiB of each device.
+Hardware: one GPU of 80 GB. Memory by `plan`: 26.2 GiB of each device.
 """
 
 from ml_collections import ConfigDict

@@ -4,7 +4,7 @@ ale-jax --config=configs/bridges/verifiers.py --config.weights=FILE --workdir=DI
 `make verifiers` installs the library into .venv-verifiers. my_sums stands for a taskset of one's
 own, a module in the working directory; the library starts its chat loop for each episode.
 FILE: Qwen2.5-Coder-0.5B-Instruct as a .gguf file, which has a separate output head.
-Hardware: one GPU of 80 GB. Memory by `plan`: 25.7 GiB of each device.
+Hardware: one GPU of 80 GB. Memory by `plan`: 26.2 GiB of each device.
 """
 
 from ml_collections import ConfigDict
