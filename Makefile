@@ -12,7 +12,8 @@ RUN = runs/quickstart
 PIP = -m pip install --disable-pip-version-check $(PIP_OPTIONS)
 # The versions that the CI has run; `make LOCK= install` takes the newest instead.
 PIP_INSTALL = $(VENV)/bin/python $(PIP) $(if $(LOCK),--constraint $(LOCK))
-PYTEST = $(VENV)/bin/python -m pytest --numprocesses=$(TEST_PROCESSES) $(PYTEST_OPTIONS)
+# Where a worker crashed, xdist's scheduler of scopes waits for ever for what it had been given.
+PYTEST = $(VENV)/bin/python -m pytest --numprocesses=$(TEST_PROCESSES) --max-worker-restart=0 $(PYTEST_OPTIONS)
 CODE = ale_jax benchmarks client configs envs examples launch notebooks tests
 AS_ROOT = $$([ "$$(id -u)" = 0 ] || echo sudo)
 
