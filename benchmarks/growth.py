@@ -114,7 +114,8 @@ def policy_of(experts: int = 0) -> PolicyShape:
 
 @contextlib.contextmanager
 def _step(policy: PolicyShape, rows: int, tokens: int) -> Iterator[Call]:
-    mesh, optimizer = make_mesh(MeshShape()), make_optimizer(ADAMW, policy)
+    mesh = make_mesh(MeshShape(), jax.devices()[:1])  # as many rows as sizes, also one
+    optimizer = make_optimizer(ADAMW, policy)
     step = make_train_step(ModelSpec(policy, mesh), optimizer, make_loss(GRPO, chunks_per_pack=1))
     state = init_state(jax.random.key(0), policy, optimizer, mesh)
     batches = [full_batch(VOCABULARY, rows, tokens, PROMPT_TOKENS)]
