@@ -8,6 +8,7 @@ process.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 from collections.abc import Callable
@@ -29,25 +30,34 @@ def rendered(render: Callable[[], str]) -> str:
     it leaves loops and recursions, and the operation in progress comes to its end first.
     """
     outcome: Future[str] = Future()
+    released = threading.Event()
 
     def run() -> None:
         try:
             outcome.set_result(render())
         except BaseException as error:  # for whoever waits
             outcome.set_exception(error)
+        with contextlib.suppress(SystemExit):
+            released.wait()  # a thread that has ended leaves its ident to the next
 
     thread = threading.Thread(target=run, name="chat template", daemon=True)
     thread.start()
     try:
         return outcome.result(SECONDS)
     except TimeoutError:
-        assert thread.ident is not None
-        end = ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(*end)
+        _end(thread)
         raise TemplateTimeout(
             f"the chat template has not ended after {SECONDS:g} s: give another in "
             "chat_template.jinja, such as that of the model's authors"
         ) from None
+    finally:
+        released.set()
+
+
+def _end(thread: threading.Thread) -> None:
+    assert thread.ident is not None
+    exception = ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(*exception)
 
 
 def check_operations(tree: nodes.Template) -> None:

@@ -52,3 +52,18 @@ def test_what_a_template_raises_or_says_is_told():
         rendered(lambda: {}["role"])
     with pytest.raises(TemplateTimeout):
         rendered(lambda: threading.Event().wait(2))
+
+
+def test_a_thread_that_ends_at_the_limit_waits_until_nothing_is_sent_to_it(monkeypatch):
+    lived = []
+    really_end = template_limit._end
+
+    def end_late(thread):
+        thread.join(2)  # the template has ended meanwhile
+        lived.append(thread.is_alive())
+        really_end(thread)
+
+    monkeypatch.setattr(template_limit, "_end", end_late)
+    with pytest.raises(TemplateTimeout):
+        rendered(lambda: str(threading.Event().wait(1)))
+    assert lived == [True]
