@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -39,18 +40,24 @@ class Engines:
         self._ids = itertools.count()
         # conversation -> where it is; until it has begun, the number of its adapter
         self._of: dict[int, _Place | int] = {}
-        self._lent = range(0)
+        self._lent, self._lent_at = range(0), 0.0
+        self._observe_lent: Callable[[int, float, float], None] = lambda *_: None
 
-    def publish(self, weights: Sequence[Params], version: int) -> None:
-        """Hands each engine its weights, and takes back those that were lent. weights: the copy of
-        each engine."""
+    def publish(self, weights: Sequence[Params], version: int) -> float:
+        """Hands each engine its weights, and takes back those that were lent. Returns for how many
+        seconds they were, or 0. weights: the copy of each engine."""
         for engine, params in zip(self._engines, weights, strict=True):
             engine.publish(params, version)
+        now = time.monotonic()
+        seconds = now - self._lent_at if self._lent else 0.0
+        for number in self._lent:
+            self._observe_lent(number, self._lent_at, now)
         with self._lock:
             for number in self._lent:
                 self._engines[number].resume()
                 self._router.open(number)
             self._lent = range(0)
+        return seconds
 
     def lend(self, count: int) -> None:
         """Frees the devices of the first `count` engines, but for their weights, until `publish`.
@@ -67,16 +74,23 @@ class Engines:
             for conversation, place in list(self._of.items()):
                 if isinstance(place, _Place) and place.engine in lent:
                     self._of[conversation] = self._moved(place)
+        self._lent_at = time.monotonic()
 
     def num_open(self) -> int:
         """Returns how many conversations are open."""
         with self._lock:
             return len(self._of)
 
-    def observe(self, observer: Callable[[int, float, float], None]) -> None:
-        """As of an engine; `observer` is given the number of the engine first."""
+    def observe(
+        self,
+        sampled: Callable[[int, float, float], None],
+        lent: Callable[[int, float, float], None],
+    ) -> None:
+        """sampled: as the observer of an engine. lent: is called when one is taken back, with when
+        it was lent and when taken back. Both are given the number of the engine first."""
+        self._observe_lent = lent
         for number, engine in enumerate(self._engines):
-            engine.observe(partial(observer, number))
+            engine.observe(partial(sampled, number))
 
     @property
     def vocab_size(self) -> int:

@@ -14,6 +14,7 @@ from ale_jax.monitor.timeline import (
     EPISODES,
     EVALUATION,
     LEARNER,
+    LENT,
     PUBLISH,
     REPLY,
     REPORT,
@@ -145,7 +146,7 @@ def _idle(spans: Sequence[Span]) -> Iterator[tuple[float, float, dict[Lane, str]
 
 def _changes(span: Span) -> Iterator[tuple[float, Lane | str, int]]:
     process, name = span.lane.process, span.name
-    if process == ENGINES and name == SAMPLING:
+    if process == ENGINES and name in (SAMPLING, LENT):
         what: Lane | str = span.lane
     elif (process in (EPISODES, REWARD_WORKERS) and name in PARTS) or (
         process == LEARNER and name != START

@@ -43,6 +43,7 @@ SMALL_CHARTS = (
     ("tokens_per_second", RL, "Tokens per second", "written by the policy"),
     ("train_tokens_per_second", RL, "Trained tokens per second", "of batches, while they update"),
     ("mfu", RL, "Model FLOPs utilisation", "of updates: arithmetic needed, by the devices' peak"),
+    ("time/lent_s", RL, "Lent devices", "seconds of an update in which engines lent it theirs"),
     ("truncated", RL, "Truncated episodes", "share that a limit of turns, time or tokens ended"),
     ("staleness_mean", RL, "Staleness", "mean age at use, in versions of the weights"),
     ("inflight_groups", RL, "Groups in flight", "begun and not complete, when a step begins"),

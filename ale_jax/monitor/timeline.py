@@ -37,7 +37,7 @@ _KINDS = {
 }
 BEGUN, START, WAITING, EVALUATION = "begun", "start", "waiting", "evaluation"
 UPDATE, SAVE, PUBLISH, REPORT = "update", "save", "publish", "report"
-SAMPLING = "sampling"
+SAMPLING, LENT = "sampling", "lent"
 BOOT, REPLY, ENVIRONMENT, VERDICT = "sandbox start", "reply", "environment", "verdict"
 
 MAX_LANES = 100_000  # of a process
@@ -114,6 +114,10 @@ class Timeline:
             else:
                 self.write([held])
         self._sampling[engine] = span
+
+    def lent(self, engine: int, start: float, end: float) -> None:
+        """Records that the devices of an engine, which rested, were the learner's."""
+        self.write([Span(Lane(ENGINES, engine), LENT, start, end)])
 
     def write(self, spans: Sequence[Span]) -> None:
         """Appends spans, of which one that encloses others comes first. Where that fails, the

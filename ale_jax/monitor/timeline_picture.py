@@ -13,6 +13,7 @@ from ale_jax.monitor.timeline import (
     ENGINES,
     EPISODES,
     LEARNER,
+    LENT,
     PROCESSES,
     REWARD_WORKERS,
     SAMPLING,
@@ -26,7 +27,7 @@ STEPS = 3
 MAX_ROWS = {ENGINES: 8, EPISODES: 16, REWARD_WORKERS: 8}
 MIN_WIDTH = 0.05  # percent; what is narrower is drawn as wide, and joined to its neighbour
 LOW = " idle"  # of a style: a bubble, which is drawn low
-BARS = {LEARNER: WORK, ENGINES: (SAMPLING,), EPISODES: PARTS, REWARD_WORKERS: (VERDICT,)}
+BARS = {LEARNER: WORK, ENGINES: (SAMPLING, LENT), EPISODES: PARTS, REWARD_WORKERS: (VERDICT,)}
 
 Interval = tuple[float, float]
 

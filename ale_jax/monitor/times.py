@@ -42,7 +42,8 @@ class AttemptTimes:
 class StepTimes:
     """A step. taken: when it had its groups; published: its weights; both in seconds, on the run's
     clock. waited: seconds before `taken`. compiled: seconds of compilation since the step before.
-    ages: of its groups. stale: groups that were dropped as too old since the step before."""
+    ages: of its groups. stale: groups that were dropped as too old since the step before. lent:
+    seconds, of those from `taken` to `published`, for which engines had lent their devices."""
 
     step: int
     waited: float
@@ -51,6 +52,7 @@ class StepTimes:
     compiled: float
     ages: tuple[int, ...]
     stale: int
+    lent: float = 0.0
 
 
 class TimesWriter:
@@ -112,6 +114,7 @@ def _parse(line: dict[str, Any]) -> AttemptTimes | StepTimes:
             compiled=_seconds(line["compiled"]),
             ages=tuple(map(int, line["ages"])),
             stale=int(line["stale"]),
+            lent=_seconds(line.get("lent", 0.0)),
         )
         _require_order(step.taken, step.published)
         return step

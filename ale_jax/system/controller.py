@@ -242,8 +242,8 @@ class Run:
     def save(self, cursor: Cursor, resampling: Snapshot) -> None:
         self.saver.save(cursor, resampling)
 
-    def publish(self, version: int) -> None:
-        self.start.trainer.publish(version=version)
+    def publish(self, version: int) -> float | None:
+        return self.start.trainer.publish(version=version)
 
     def report(self, step: StepReport) -> None:
         config, rollouts = self.setting.config, self.rollouts

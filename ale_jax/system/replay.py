@@ -145,8 +145,8 @@ class _Replayed:
     def save(self, cursor: Cursor, resampling: Snapshot) -> None:
         pass
 
-    def publish(self, version: int) -> None:
-        pass
+    def publish(self, version: int) -> float | None:
+        return None
 
     def report(self, step: StepReport) -> None:
         step = dataclasses.replace(step, weights=self.trainer.digest())

@@ -42,6 +42,7 @@ class StepReport:
     waiting_seconds: time spent waiting for groups.
     learner_seconds: time from the arrival of the groups to the publication of the weights.
     dropped: the groups that were dropped since the step before.
+    lent_seconds: for which engines had lent their devices to the update; None if none ever do.
     weights: as in `ScheduledStep`.
     """
 
@@ -53,6 +54,7 @@ class StepReport:
     waiting_seconds: float
     learner_seconds: float
     dropped: tuple[DroppedGroup, ...] = ()
+    lent_seconds: float | None = None
     weights: str = ""
 
     @property
@@ -84,6 +86,8 @@ def step_metrics(report: StepReport) -> dict[str, Any]:
         "time/learner_s": report.learner_seconds,
         **episode_times(report.trajectories),
     }
+    if report.lent_seconds is not None:
+        times["time/lent_s"] = report.lent_seconds
     sums = add_updates(report.updates)
     learner = _loss_metrics(sums) | router_figures(sums)
     return rollouts | run | times | learner | report.extra
@@ -158,6 +162,7 @@ def step_times(report: StepReport, published: float, compiled: float) -> StepTim
         compiled=compiled,
         ages=tuple(age(version, group.start_version) for group in report.groups),
         stale=sum(dropped.reason == Drop.STALE for dropped in report.dropped),
+        lent=report.lent_seconds or 0.0,
     )
 
 

@@ -70,8 +70,9 @@ class TrainedRun(Protocol):
     def save(self, cursor: Cursor, resampling: Snapshot) -> None:
         """Saves the state; called after every step."""
 
-    def publish(self, version: int) -> None:
-        """Hands the new weights and their version to the engine."""
+    def publish(self, version: int) -> float | None:
+        """Hands the new weights and their version to the engine. Returns for how many seconds
+        engines had lent their devices; None if none ever do."""
 
     def report(self, step: StepReport) -> None:
         """Reports a step; called after every publish."""
@@ -138,11 +139,11 @@ def train_loop(
         run.keep(cursor.step, groups)
         run.save(cursor, resampling)
         run.lap(SAVE)
-        run.publish(cursor.step)
+        lent = run.publish(cursor.step)
         feed.publish(cursor.step)
         seconds, dropped = (taken - start, time.monotonic() - taken), feed.take_dropped()
         run.lap(PUBLISH)
-        run.report(StepReport(cursor, groups, made, updates, metrics, *seconds, dropped))
+        run.report(StepReport(cursor, groups, made, updates, metrics, *seconds, dropped, lent))
     feed.end()
     return cursor
 

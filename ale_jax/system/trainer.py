@@ -290,14 +290,15 @@ class Trainer:
     # Weights and files.
 
     @command(waits=True)
-    def publish(self, version: int) -> None:
+    def publish(self, version: int) -> float | None:
         """Hands the weights, as `version`, to this process's engines, or holds them until they are
-        there."""
+        there. Returns for how many seconds engines had lent their devices; None if none ever do."""
         weights = self._sampling_copy(self.begun.params)
         if self.engines is None:
             self._published = weights, version
-        else:
-            self.engines.publish(weights, version)
+            return None
+        seconds = self.engines.publish(weights, version)
+        return seconds if self._lending else None
 
     @command()
     def digest(self) -> str:

@@ -42,7 +42,7 @@ def engines(copies):
 @pytest.mark.heavy
 def test_conversations_are_spread_and_get_the_tokens_of_one_engine(engines, copies):
     worked = []
-    engines.observe(lambda *work: worked.append(work))
+    engines.observe(lambda *work: worked.append(work), lambda *lent: None)
     with ThreadPoolExecutor(8) as pool:
         played = list(pool.map(lambda n: play(engines, n, 2), range(8)))
     assert {number for number, _, _ in worked} == set(range(COUNT))

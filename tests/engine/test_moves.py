@@ -39,6 +39,8 @@ def test_conversations_of_lent_engines_go_on_elsewhere_with_the_same_tokens(poli
         return Engine(policy, shape, STOP, params, mesh, record_experts=policy.is_moe)
 
     engines = Engines([open_engine(*each) for each in zip(copies, meshes, strict=True)])
+    told, seconds = [], []
+    engines.observe(lambda *_: None, lambda *each: told.append(each))
     with ThreadPoolExecutor(CONVERSATIONS) as pool:
         numbers = range(CONVERSATIONS)
         playing = [pool.submit(play, engines, n, 4, max_tokens=17) for n in numbers]
@@ -46,10 +48,13 @@ def test_conversations_of_lent_engines_go_on_elsewhere_with_the_same_tokens(poli
             engines.lend(LENT)
             lent = engines._engines[:LENT]
             assert not any(each._cache or each._open for each in lent), "devices are free"
-            engines.publish(copies, 0)
+            seconds.append(engines.publish(copies, 0))
         played = [each.result() for each in playing]
     assert engines.stats.preemptions > 0, "nobody had a slot that was lent"
     assert sorted(engines._router._open.values()) == [0] * COUNT
+    assert [number for number, _, _ in told] == [*range(LENT)] * len(seconds)
+    assert [end - start for _, start, end in told[::LENT]] == seconds and min(seconds) > 0.0
+    assert engines.publish(copies, 1) == 0.0, "none was lent"
     engines.close()
     alone = open_engine(copies[0], meshes[0])
     for number, turns in enumerate(played):

@@ -11,6 +11,7 @@ from ale_jax.monitor.timeline import (
     EPISODES,
     EVALUATION,
     LEARNER,
+    LENT,
     PUBLISH,
     REPLY,
     REPORT,
@@ -89,6 +90,15 @@ def test_an_engine_waits_for_episodes_in_progress_also_during_an_update():
         *row(FIRST, (REPLY, 4), (ENVIRONMENT, 6)),
     ]
     assert by_time(causes(spans, ENGINE)) == [(ENVIRONMENT, 4, 6), (UPDATE, 6, 9)]
+
+
+def test_an_engine_whose_devices_learn_is_not_idle():
+    spans = [
+        *row(LEARNS, (UPDATE, 9)),
+        *row(ENGINE, (SAMPLING, 2), ("", 3), (LENT, 9)),
+        *row(FIRST, (REPLY, 9)),
+    ]
+    assert by_time(causes(spans, ENGINE)) == [(REPLY, 2, 3)]
 
 
 def test_bubbles_and_work_fill_the_time():

@@ -15,6 +15,7 @@ from ale_jax.monitor.timeline import (
     EPISODES,
     JOINED_S,
     LEARNER,
+    LENT,
     REWARD_WORKERS,
     SAMPLING,
     TIMELINE_FILE,
@@ -75,6 +76,18 @@ def test_dispatches_without_a_pause_are_one_span_of_at_most_a_second(tmp_path):
     assert sum(s.end - s.start for s in first) == pytest.approx(3.0, abs=1e-4)
     assert len(found) - len(first) == 30
     assert {span.name for span in found} == {SAMPLING}
+
+
+def test_an_engine_whose_devices_are_lent_has_a_span_of_its_own(tmp_path):
+    with Timeline(tmp_path) as timeline:
+        timeline.sampled(1, 10.0, 11.0)
+        timeline.lent(1, 11.0, 12.5)
+        timeline.sampled(1, 12.5, 13.0)
+    found = sorted(spans(tmp_path, ENGINES), key=lambda span: span.start)
+    assert [(span.lane.number, span.name) for span in found] == [
+        *((1, SAMPLING), (1, LENT), (1, SAMPLING))
+    ]
+    assert found[1].end - found[1].start == pytest.approx(1.5, abs=1e-5)
 
 
 def test_what_touches_or_nests_does_so_in_the_file(tmp_path):

@@ -15,7 +15,7 @@ from ale_jax.status import Status
 
 ATTEMPT = AttemptTimes(102.0, 103.5, Status.TURN_LIMIT, 7, 3, 41)
 EVALUATED = AttemptTimes(103.0, 104.0, Status.SANDBOX_LOST, NO_GROUP, 0, 0)
-STEP = StepTimes(1, 0.5, 104.0, 105.25, 0.0, (0, 1), 2)
+STEP = StepTimes(1, 0.5, 104.0, 105.25, 0.0, (0, 1), 2, lent=0.75)
 
 
 def _write(folder, *records):
@@ -32,8 +32,16 @@ def test_times_come_back_since_the_process_began(tmp_path):
             AttemptTimes(2.0, 3.5, Status.TURN_LIMIT, 7, 3, 41),
             AttemptTimes(3.0, 4.0, Status.SANDBOX_LOST, NO_GROUP, 0, 0),
         ),
-        (StepTimes(1, 0.5, 4.0, 5.25, 0.0, (0, 1), 2),),
+        (StepTimes(1, 0.5, 4.0, 5.25, 0.0, (0, 1), 2, lent=0.75),),
     )
+
+
+def test_runs_from_before_there_was_lending_can_be_read(tmp_path):
+    _write(tmp_path, STEP)
+    path = tmp_path / TIMES_FILE
+    path.write_text(path.read_text().replace(', "lent": 0.75', ""))
+    (step,) = read_times(path).steps
+    assert step.lent == 0.0 and step.stale == 2
 
 
 @pytest.mark.parametrize(
@@ -44,6 +52,7 @@ def test_times_come_back_since_the_process_began(tmp_path):
         ('"turn_limit"', '"tired"'),
         ('"tokens": 41', '"tokens": "many"'),
         ('"published": 5.25', '"published": 3.25'),
+        ('"lent": 0.75', '"lent": -0.75'),
     ],
 )
 def test_a_damaged_line_is_named(old, new, tmp_path):

@@ -89,6 +89,9 @@ def test_a_run_that_borrows_computes_what_one_does_that_does_not():
 def test_asynchronous_rollouts_go_on_while_devices_are_lent(monkeypatch):
     """Whatever is in progress: it moves in the middle of replies."""
     monkeypatch.setattr(Lending, "lends", lambda *_: True)
-    trainer, lines = trained(_config(1, alpha=1.0))
+    trainer, lines = trained(_config(1, alpha=1.0), shown=lambda name: True)
     assert len(lines) == STEPS and trainer.engines.version == STEPS
+    for line in lines:  # a step without an update borrows nothing
+        assert ("loss" in line) == (line["time/lent_s"] > 0.0)
+        assert line["time/lent_s"] <= line["time/learner_s"]
     assert all(np.isfinite(line["loss"]) for line in lines if "loss" in line)

@@ -14,6 +14,7 @@ from ale_jax.monitor.evaluations import read_evaluations, write_evaluations
 from ale_jax.monitor.events import read_events
 from ale_jax.monitor.metrics import read_metrics
 from ale_jax.monitor.schedule import ScheduledGroup, ScheduledStep, read_schedule
+from ale_jax.monitor.times import TIMES_FILE, read_times
 from ale_jax.records import CallCounts, SideBranch, Task
 from ale_jax.status import Status
 from ale_jax.system.rollouts.workers import WorkerCounts
@@ -224,3 +225,13 @@ def test_a_run_that_goes_on_with_other_items_says_so(tmp_path):
             logger.note_worlds(digests)
     (event,) = read_events(tmp_path / "events.jsonl").records
     assert event.kind == "worlds_changed" and event.detail.startswith("easy: code or items")
+
+
+def test_what_was_lent_is_a_metric_of_runs_that_lend_and_is_timed(tmp_path):
+    for name, lent in (("lends", 0.15), ("keeps", None)):
+        folder = tmp_path / name
+        report = StepReport(Cursor(step=1), [GROUP], NOTHING_LEARNED, [], {}, 0.0, 0.0)
+        _log(folder, dataclasses.replace(report, lent_seconds=lent))
+        (line,) = read_metrics(folder / "metrics.jsonl").records
+        (step,) = read_times(folder / TIMES_FILE).steps
+        assert (line.get("time/lent_s"), step.lent) == (lent, lent or 0.0)

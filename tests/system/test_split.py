@@ -33,13 +33,17 @@ def _config(alpha=0.0, **sections):
     return run_config(STEPS, "grpo", rl=rl, model=small, **sections)
 
 
-def trained(config):
-    """The trainer after a run, and the metrics of its steps."""
+def _is_equal_in_all_runs(name):
+    return not name.startswith(TIME_PREFIX)
+
+
+def trained(config, shown=_is_equal_in_all_runs):
+    """The trainer after a run, and the metrics of its steps. shown: which of them."""
     run, lines = Run(config), []
 
     def report(step):
         values = step_metrics(step)
-        lines.append({k: v for k, v in values.items() if not k.startswith(TIME_PREFIX)})
+        lines.append({name: value for name, value in values.items() if shown(name)})
 
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -56,7 +56,7 @@ def open_rollouts(
     engines = trainer.open_engines(tokenizer.stop_ids)
     stack.callback(engines.close)
     if timeline:
-        engines.observe(timeline.sampled)
+        engines.observe(timeline.sampled, timeline.lent)
     branches = config.external_agent.branches
     ledger = Ledger(engines, tokenizer, config.seed, reply_limits(config), branches)
     gateway = make_app(ledger.episodes, config.name, engines.counts, engines.check)
