@@ -29,6 +29,17 @@ def defaults(folder, content, **changes):
             ("repetition_penalty 1.05",),
         ),
         ({"eos_token_id": 3, "repetition_penalty": 1.0}, Sampling(), ()),
+        (
+            {"num_beams": 1, "typical_p": 1.0, "bad_words_ids": [], "max_new_tokens": 99},
+            Sampling(),
+            (),
+        ),
+        (
+            {"suppress_tokens": [7], "forced_eos_token_id": 2, "min_length": 3, "num_beams": 4},
+            Sampling(),
+            ("suppress_tokens [7]", "forced_eos_token_id 2", "min_length 3", "num_beams 4"),
+        ),
+        ({"presence_penalty": 1.5}, Sampling(), ("presence_penalty 1.5",)),
     ],
 )
 def test_the_authors_file_counts(tmp_path, content, sampling, not_applied):
@@ -46,3 +57,5 @@ def test_a_file_that_makes_no_sense_is_named(tmp_path):
         defaults(tmp_path, {"temperature": -1})
     with pytest.raises(ValueError, match=r"generation_config.json"):
         defaults(tmp_path, {"temperature": "hot"})
+    with pytest.raises(ValueError, match=r"generation_config.json: do_sample 'no' must be"):
+        defaults(tmp_path, {"do_sample": "no"})
