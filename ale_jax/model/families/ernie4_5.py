@@ -24,7 +24,7 @@ def read(fields: Fields) -> PolicyShape:
 
 def read_moe(fields: Fields) -> PolicyShape:
     norm, bias, width = rms(fields), fields.flag("use_bias"), fields.count("moe_intermediate_size")
-    fields.number("moe_norm_min")  # weights are divided by no less, which no softmax comes near
+    fields.require("moe_norm_min", 1e-12)  # weights are divided by no less: no softmax comes near
     shared = fields.get("moe_num_shared_experts")
     experts = silu_experts(
         fields,

@@ -34,6 +34,9 @@ _FLAT = ("qwen2_vl", "qwen2_5_vl")
 # Of consequence for images alone, beside what transformers' classes of the wrappers have.
 _OF_IMAGES = {"vision_config", "vision_token_id", "language_model_only", "image_token_id"}
 
+# What transformers makes rope_parameters of.
+_OF_ROTATION = {"rope_theta", "rope_scaling", "partial_rotary_factor"}
+
 # How names of tensors begin, as transformers 4 and 5 write them: those of text, with the beginning
 # that they have without a tower; and those of towers.
 _TEXT = (
@@ -76,6 +79,8 @@ def text_config(given: Fields) -> dict[str, Any]:
             f"{whole.model_type}, only {', '.join(known)}"
         )
     family = FAMILIES[known[text.model_type]]
+    if text.model_type != family.model_type:
+        _refuse_others(inner, text)
     return found | {"model_type": family.model_type, "architectures": [family.class_name]}
 
 
@@ -83,9 +88,20 @@ def _refuse_rest(given: Fields, whole: Any, text: Any) -> None:
     """Raises ValueError for a field beside the text model's that is not known."""
     known = {each.name for each in dataclasses.fields(whole)} | set(whole.attribute_map)
     if given.get("model_type") in _FLAT and "text_config" not in given.values:
-        known |= {each.name for each in dataclasses.fields(text)} | {"rope_theta", "rope_scaling"}
+        known |= {each.name for each in dataclasses.fields(text)} | _OF_ROTATION
     given.taken.update(known | common_fields() | _OF_IMAGES)
     given.refuse_rest()
+
+
+def _refuse_others(inner: Fields, text: Any) -> None:
+    """Raises ValueError for a field that the family would read, and this text model does not."""
+    inner.taken.update(
+        (each.name for each in dataclasses.fields(text)),
+        text.attribute_map,
+        common_fields(),
+        _OF_ROTATION,
+    )
+    inner.refuse_rest()
 
 
 def text_tensors(tensors: Mapping[str, Any]) -> dict[str, Any]:

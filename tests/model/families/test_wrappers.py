@@ -108,6 +108,10 @@ REFUSED = {
         *("gemma4", {}, {"enable_moe_block": True, "num_experts": 8, "top_k_experts": 2}),
         "enable_moe_block True is not supported",
     ),
+    "windows that transformers ignores": (
+        *("qwen3_vl", {}, {"use_sliding_window": True, "sliding_window": 8}),
+        "use_sliding_window True is not supported",
+    ),
     "another text model": (
         *("mistral3", {}, {"model_type": "granite"}),
         "text_config.model_type 'granite' is not supported in mistral3, only mistral, ministral3",
