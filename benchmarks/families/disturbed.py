@@ -39,22 +39,18 @@ PATIENCE_S = 300.0  # the first reply waits for the program
 SWAP_AFTER = 10  # tokens, of which a dispatch writes four
 
 
-def preempted_as_alone(params: Params, shape: PolicyShape) -> bool:
-    """Whether conversations that take each other's place get, to the last bit, what each gets
-    alone."""
-    with _engine(params, shape) as engine, ThreadPoolExecutor(CONVERSATIONS) as pool:
-        together = list(pool.map(lambda n: _play(engine, n), range(CONVERSATIONS)))
-        assert engine.stats.preemptions > 0
-    return together == _alone(params, shape)
-
-
-def shared_as_alone(params: Params, shape: PolicyShape) -> bool:
-    """Whether conversations that find what they begin with in the cache get, to the last bit, what
-    each gets alone. States cannot be shared: there they find nothing."""
+def as_alone(params: Params, shape: PolicyShape) -> tuple[bool, bool]:
+    """Returns whether conversations get, to the last bit, what each gets alone: where they find
+    what they begin with in the cache, and where they take each other's place. States cannot be
+    shared: of a recurrent policy they find nothing."""
     with _engine(params, shape) as engine:
         in_turn = [_play(engine, n) for n in range(CONVERSATIONS)]
         assert (engine.stats.shared_tokens > 0) != shape.is_recurrent
-    return in_turn == _alone(params, shape)
+    with _engine(params, shape) as engine, ThreadPoolExecutor(CONVERSATIONS) as pool:
+        together = list(pool.map(lambda n: _play(engine, n), range(CONVERSATIONS)))
+        assert engine.stats.preemptions > 0
+    alone = _alone(params, shape)
+    return in_turn == alone, together == alone
 
 
 def swapped_distance(model: PreTrainedModel, params: Params, shape: PolicyShape) -> float:

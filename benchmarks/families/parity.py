@@ -17,7 +17,7 @@ from ale_jax.model.params import Params, count_params
 from ale_jax.model.policy import hidden_states, logits
 from ale_jax.model.weights.export import export
 from ale_jax.model.weights.load import load_params, open_checkpoint
-from benchmarks.families.disturbed import preempted_as_alone, shared_as_alone, swapped_distance
+from benchmarks.families.disturbed import as_alone, swapped_distance
 from benchmarks.families.packed import ALONE, PACKED, distances
 from benchmarks.families.tiny import OF_FAMILY, make_model
 from benchmarks.families.tiny_wrapped import OF_WRAPPER
@@ -59,8 +59,7 @@ def _row(family: str) -> list[str]:
         *distances(model, params, shape, ALONE),
         max(distances(model, params, shape, PACKED)),
         swapped_distance(model, params, shape),
-        shared_as_alone(params, shape),
-        preempted_as_alone(params, shape),
+        *as_alone(params, shape),
         exported,
     )
     jax.clear_caches()  # the programs of sixty families take gigabytes

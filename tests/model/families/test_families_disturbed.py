@@ -4,7 +4,7 @@ pages and give way, and whose weights change. `python -m benchmarks.families` do
 import pytest
 
 from ale_jax.model.weights.load import load_params, open_checkpoint
-from benchmarks.families.disturbed import preempted_as_alone, shared_as_alone, swapped_distance
+from benchmarks.families.disturbed import as_alone, swapped_distance
 from benchmarks.families.packed import ALONE, PACKED, distances
 from benchmarks.families.parity import BAR, LOGIT_BAR
 from benchmarks.families.tiny import make_model
@@ -43,5 +43,4 @@ def test_whose_weights_change_goes_on_with_what_the_old_ones_have_read(made):
 
 def test_who_shares_pages_or_gives_way_gets_what_each_gets_alone(made):
     _, params, shape = made
-    assert shared_as_alone(params, shape)
-    assert preempted_as_alone(params, shape)
+    assert as_alone(params, shape) == (True, True)
