@@ -83,6 +83,7 @@ OF_FAMILY = {
     "cohere2": BOTH | {"attention_bias": True},
     "arcee": WIDE | {"attention_bias": True, "mlp_bias": True},
     "nemotron": WIDE | {"attention_bias": True, "mlp_bias": True},
+    "jais2": WIDE | {"attention_bias": True, "mlp_bias": True},
     "starcoder2": {"sliding_window": 8},
     "stablelm": {"use_qkv_bias": True, "use_parallel_residual": True, "partial_rotary_factor": 0.5},
     "mistral": WIDE | {"sliding_window": 8},

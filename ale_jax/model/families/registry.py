@@ -28,7 +28,7 @@ from ale_jax.model.families.minicpm3 import MINICPM3
 from ale_jax.model.families.minimax_m2 import MINIMAX_M2
 from ale_jax.model.families.mistral import MINISTRAL, MINISTRAL3, MISTRAL
 from ale_jax.model.families.mixtral import MIXTRAL
-from ale_jax.model.families.nemotron import NEMOTRON
+from ale_jax.model.families.nemotron import JAIS2, NEMOTRON
 from ale_jax.model.families.olmo2 import OLMO2, OLMO3
 from ale_jax.model.families.olmoe import FLEX_OLMO, OLMOE
 from ale_jax.model.families.phi3 import PHI3
@@ -56,7 +56,7 @@ FAMILIES: dict[str, Family] = {
         *(OLMO2, OLMO3, OLMOE, FLEX_OLMO, EXAONE4, EXAONE_MOE),
         *(GLM, GLM4, GLM4_MOE, SOLAR_OPEN, DOTS1),
         *(GEMMA, GEMMA2, VAULTGEMMA, GEMMA3_TEXT, GEMMA4_TEXT, MINIMAX_M2, GPT_OSS),
-        *(LFM2, LFM2_MOE, COHERE, COHERE2, NEMOTRON, STARCODER2, STABLELM),
+        *(LFM2, LFM2_MOE, COHERE, COHERE2, NEMOTRON, JAIS2, STARCODER2, STABLELM),
         *(DEEPSEEK_V2, DEEPSEEK_V3, SARVAM_MLA, GLM4_MOE_LITE, YOUTU, MINICPM3),
     )
 }
