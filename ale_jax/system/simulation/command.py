@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ale_jax.config.hardware import HardwareConfig
 from ale_jax.config.run import RunConfig
 from ale_jax.monitor.run_files import CONFIG_FILE
 from ale_jax.monitor.times import TIMES_FILE, Times, read_times
@@ -24,6 +24,7 @@ from ale_jax.system.simulation.predict import (
     require_known,
 )
 from ale_jax.system.simulation.search import search
+from ale_jax.system.simulation.sides import lent_devices
 from ale_jax.system.simulation.tables import show
 
 LEAST_STEPS = 4  # of a run, beside the first one and those that compile
@@ -87,6 +88,7 @@ def run_simulate(basis: Basis, values: Values | None, change: Callable[[Values],
     for each in (config, *(run.config for run in others)):
         require_known(each)
     _require_same_devices(config, (*runs, *others))
+    runs, others = ([_placed(run, config.hardware) for run in each] for each in (runs, others))
     if runs and basis.given:
         raise ValueError(
             f"{basis.given[0]} has no use with --from, whose runs say it: leave it out"
@@ -129,14 +131,26 @@ def with_engines(
 
 def _require_same_devices(config: RunConfig, runs: Sequence[_Run]) -> None:
     """ValueError if learner and engines of a run shared other devices than those of the config."""
-    for run, name in itertools.product(runs, ("engine_devices", "lent_engines")):
-        wanted, had = (getattr(each.rollout, name) for each in (config, run.config))
+    for run in runs:
+        wanted, had = (each.rollout.engine_devices for each in (config, run.config))
         if had != wanted:
             raise ValueError(
-                f"rollout.{name} {wanted} cannot be predicted from {run.name}, which had {had}: "
-                "how its episodes and updates slowed each other down says nothing of it. Set it to "
-                f"{had}, or name runs with {wanted}"
+                f"rollout.engine_devices {wanted} cannot be predicted from {run.name}, which had "
+                f"{had}: how its episodes and updates slowed each other down says nothing of it. "
+                f"Set it to {had}, or name runs with {wanted}"
             )
+
+
+def _placed(run: _Run, hardware: HardwareConfig) -> _Run:
+    """Says of a run that lends devices how much faster updates are with these. hardware: of the
+    run, if it does not name its own."""
+    config = run.config
+    if config.rollout.lent_engines and not config.hardware.devices:
+        config = dataclasses.replace(config, hardware=hardware)
+    if (lent := lent_devices(config)) is None:
+        return run
+    steps = [dataclasses.replace(each, faster=lent.faster) for each in run.steps]
+    return dataclasses.replace(run, config=config, steps=steps)
 
 
 def _runs(folders: str) -> list[_Run]:

@@ -25,11 +25,11 @@ class Engines:
     def per_process(self) -> int:
         return self.number // self.processes
 
-    def beside(self, playing: int) -> float:
+    def beside(self, playing: float) -> float:
         """Returns how many other episodes an engine has, of so many."""
         return max(playing / self.number - 1.0, 0.0)
 
-    def slower(self, playing: int) -> float:
+    def slower(self, playing: int, crowd: float = 1.0) -> float:
         """Returns how many times slower engines are because they wait for one another's dispatches.
 
         By mean value analysis of a closed queue (Reiser and Lavenberg, 1980), whose customers are
@@ -39,9 +39,11 @@ class Engines:
 
             >>> Engines(number=2, dispatch=0.5).slower(playing=9)
             1.25
+
+        crowd: as of `Sides`.
         """
         waiting, cycle = 0.0, 1.0  # other engines that are being dispatched, or wait for it
-        for engines in range(1, min(self.per_process, playing) + 1):
+        for engines in range(1, min(round(self.per_process / crowd), playing) + 1):
             at_host = self.dispatch * (1.0 + waiting)
             cycle = 1.0 - self.dispatch + at_host
             waiting = engines * at_host / cycle

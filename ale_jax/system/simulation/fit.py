@@ -215,7 +215,8 @@ def _least_squares(sizes: Floats, beside: Floats, seconds: Floats, start: Floats
 
 
 def _updates(parts: Sequence[Part]) -> tuple[float, float, bool]:
-    """Returns the seconds of an update alone, `Crowding.learner`, and whether it could be told."""
+    """Returns the seconds of an update alone, on the learner's own devices, `Crowding.learner`, and
+    whether it could be told."""
     taken, published = (
         [np.array([getattr(s.times, name) for s in steps]) for _, steps in parts]
         for name in ("taken", "published")
@@ -224,7 +225,8 @@ def _updates(parts: Sequence[Part]) -> tuple[float, float, bool]:
         playing(times).mean(begun, ended)
         for (times, _), begun, ended in zip(parts, taken, published, strict=True)
     ]
-    seconds, number = np.concatenate(published) - np.concatenate(taken), np.concatenate(levels)
+    seconds = np.array([step.update_seconds for _, steps in parts for step in steps])
+    number = np.concatenate(levels)
     mean, level = float(seconds.mean()), float(number.mean())
     # A line through two points has no error.
     if len(number) < 3 or not _tells(number):

@@ -21,7 +21,8 @@ class Outcome:
     """What a simulated run came to. seconds_per_step: mean. places_busy: share of the places' time
     in which they played. learner_busy: share of the time in which it did not wait for groups.
     mean_age: in versions, of the groups that were trained on. stale_share: dropped as too old, of
-    those that were trained on or dropped. episodes: that were delivered."""
+    those that were trained on or dropped. episodes: that were delivered. lent_share: of the time of
+    updates, in which engines had lent their devices."""
 
     seconds_per_step: float
     places_busy: float
@@ -29,6 +30,7 @@ class Outcome:
     mean_age: float
     stale_share: float
     episodes: int
+    lent_share: float = 0.0
 
 
 class Level:
@@ -54,15 +56,23 @@ class Level:
 
 @dataclasses.dataclass(frozen=True)
 class TimedStep:
-    """A step, from the publication of the one before, `begun`, until its own."""
+    """A step, from the publication of the one before, `begun`, until its own. faster: how many
+    times faster updates are with lent devices."""
 
     times: StepTimes
     begun: float
+    faster: float = 1.0
 
     @property
     def pause(self) -> float:
         """Seconds until the learner looked for groups."""
         return self.times.taken - self.times.waited - self.begun
+
+    @property
+    def update_seconds(self) -> float:
+        """What the update would have taken without lent devices."""
+        times = self.times
+        return times.published - times.taken + (self.faster - 1.0) * times.lent
 
     @property
     def ended(self) -> float:
@@ -97,6 +107,7 @@ def observed(times: Times, steps: Sequence[TimedStep], places: int) -> Outcome:
     seconds = sum(step.seconds for step in steps)
     begun, ended = (np.array([getattr(s, name) for s in steps]) for name in ("begun", "ended"))
     busy = playing(times, only_training=True).mean(begun, ended) @ (ended - begun)
+    updates = sum(step.times.published - step.times.taken for step in steps)
     ages = [age for step in steps for age in step.times.ages]
     stale = sum(step.times.stale for step in steps)
     return Outcome(
@@ -106,6 +117,7 @@ def observed(times: Times, steps: Sequence[TimedStep], places: int) -> Outcome:
         mean_age=sum(ages) / len(ages),
         stale_share=stale / (stale + len(ages)),
         episodes=sum(each.status != Status.CANCELLED for each in ended_within(times, steps)),
+        lent_share=sum(step.times.lent for step in steps) / updates if updates else 0.0,
     )
 
 

@@ -16,6 +16,7 @@ from ale_jax.status import Status
 from ale_jax.system.simulation.fit import Costs
 from ale_jax.system.simulation.observed import Outcome, TimedStep, observed
 from ale_jax.system.simulation.run import NEVER, Draw, Setup, simulate
+from ale_jax.system.simulation.sides import lent_devices
 from ale_jax.system.simulation.world import Course
 
 EPISODES = 1000  # that are simulated at least, after BEGIN steps that do not count
@@ -59,7 +60,8 @@ def places_of(config: RunConfig) -> int:
 
 
 def setup_of(config: RunConfig, costs: Costs) -> Setup:
-    """Returns the schedule of a run. What missed a deadline is among the recorded failures."""
+    """Returns the schedule of a run. What missed a deadline is among the recorded failures.
+    ValueError as of `lent_devices`."""
     rl = config.rl
     return Setup(
         groups_per_step=rl.groups_per_step,
@@ -75,6 +77,7 @@ def setup_of(config: RunConfig, costs: Costs) -> Setup:
         pause_seconds=costs.pause_seconds,
         crowding=costs.crowding,
         reward_workers=judges_of(config),
+        lent=lent_devices(config),
     )
 
 

@@ -18,6 +18,7 @@ from ale_jax.system.rollouts.loop import RolloutLoop, Training
 from ale_jax.system.rollouts.policy_replicas import PolicyReplica, PolicyReplicas
 from ale_jax.system.rollouts.workers import RolloutWorkers
 from ale_jax.system.simulation.observed import Outcome, observed, timed_steps
+from ale_jax.system.simulation.sides import LentDevices, Sides
 from ale_jax.system.simulation.world import (
     ALONE,
     Clock,
@@ -37,7 +38,8 @@ NEVER = DeadlinesConfig(turn_seconds=86400.0, episode_seconds=86400.0)
 class Setup:
     """A run's schedule. The fields are those of `rl` and `rollout` in a config. places: episodes at
     once. update_seconds: from a step's groups to the publication of its weights, if no episode is
-    in progress. pause_seconds: from then until the learner looks for the next groups."""
+    in progress. pause_seconds: from then until the learner looks for the next groups. lent: to
+    updates; None if nothing ever is."""
 
     groups_per_step: int
     group_size: int
@@ -52,6 +54,7 @@ class Setup:
     pause_seconds: float = 0.0
     crowding: Crowding = ALONE
     reward_workers: int = 0
+    lent: LentDevices | None = None
 
 
 def simulate(setup: Setup, course: Draw, steps: int, seed: int, begin: int = 0) -> Outcome:
@@ -75,7 +78,7 @@ def simulated(setup: Setup, course: Draw, steps: int, seed: int) -> Times:
 
 class _SimulatedRun:
     def __init__(self, setup: Setup, course: Draw, seed: int):
-        self._setup, self._clock = setup, Clock()
+        self._setup, self._clock, self._sides = setup, Clock(), Sides(setup.lent)
         chance = random.Random(seed)
         redundant = setup.redundant_groups
         self._gate = gate = StalenessGate(setup.alpha, setup.groups_per_step, redundant=redundant)
@@ -122,7 +125,7 @@ class _SimulatedRun:
         while not (groups := self._buffer.take()):
             self._loop.advance(WAIT_S)
         version, taken = self._gate.version, self._clock.now
-        self._update()
+        is_lent = self._update()
         self._gate.publish(version + 1)
         published = self._clock.now
         while (left := published + self._setup.pause_seconds - self._clock.now) > TICK_S:
@@ -131,17 +134,23 @@ class _SimulatedRun:
         self._stale = stale
         ages = tuple(age(version, group.start_version) for group in groups)
         return StepTimes(
-            version + 1, taken - begun, taken, published, 0.0, ages, stale=stale - before
+            *(version + 1, taken - begun, taken, published, 0.0, ages),
+            stale=stale - before,
+            lent=published - taken if is_lent else 0.0,
         )
 
-    def _update(self) -> None:
-        """Lets the update take its time, which is longer the more episodes are in progress."""
-        self._pool.in_update, left = True, self._setup.update_seconds
+    def _update(self) -> bool:
+        """Lets the update take its time, which is longer the more episodes are in progress. Returns
+        whether it was lent devices."""
+        is_lent = self._sides.begin_update(self._pool.playing)
+        self._pool.in_update, self._pool.crowd = True, self._sides.crowd
+        left = self._setup.update_seconds / self._sides.speed
         while left > TICK_S:
             slower, now = self._setup.crowding.of_update(self._pool.playing), self._clock.now
             self._loop.advance(min(left * slower, WAIT_S))
             left -= (self._clock.now - now) / slower
-        self._pool.in_update = False
+        self._pool.in_update, self._pool.crowd = False, 1.0
+        return is_lent
 
 
 def _ignore(kind: str, detail: str, **fields: object) -> None:

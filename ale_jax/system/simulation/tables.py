@@ -14,6 +14,7 @@ from ale_jax.system.simulation.fit import Costs
 from ale_jax.system.simulation.observed import Outcome
 from ale_jax.system.simulation.predict import Check, places_of
 from ale_jax.system.simulation.search import Candidate, best, changes
+from ale_jax.system.simulation.sides import lent_devices
 
 WIDTH = 120  # if the output is not a terminal
 SHOWN = 8  # of the fastest schedules
@@ -21,7 +22,8 @@ UNCHECKED = 0.1  # by which a figure may be off if no run was there to tell
 
 LEFT_OUT = (
     "Left out: what staleness and dropped groups do to learning, evaluations and the warm start, "
-    "pages that the engine swaps out, and that other schedules may need other pages or memory."
+    "pages that the engine swaps out, moves of conversations between engines, and that other "
+    "schedules may need other pages or memory."
 )
 
 
@@ -46,6 +48,8 @@ FIGURES = (
     Figure("mean age", "", ".2f", lambda found: found.mean_age),
     Figure("dropped, %", "points", ".1f", lambda found: 100.0 * found.stale_share),
 )
+LENT = Figure("updates lent, %", "points", ".1f", lambda found: 100.0 * found.lent_share)
+Figures = Sequence[Figure]
 
 
 def show(
@@ -58,20 +62,26 @@ def show(
     def say(line: str) -> None:
         console.print(line, soft_wrap=True, markup=False)
 
-    for line in _basis(costs):
+    figures = (*FIGURES, LENT) if config.rollout.lent_engines else FIGURES
+    for line in _basis(config, costs):
         say(line)
     if checks:
-        console.print(_check_table(checks))
-    console.print(_table(candidates, checks))
+        console.print(_check_table(checks, figures))
+    console.print(_table(candidates, checks, figures))
     for line in _advice(config, candidates, checks):
         say(line)
 
 
-def _basis(costs: Costs) -> Iterator[str]:
+def _basis(config: RunConfig, costs: Costs) -> Iterator[str]:
     yield (
         f"An update alone takes {costs.update_seconds:.3g} s, and {costs.pause_seconds:.3g} s pass "
         "before the learner asks for more."
     )
+    if lent := lent_devices(config):
+        yield (
+            f"With lent devices it is taken to be {lent.faster:.3g} times as fast, in proportion "
+            "to their number."
+        )
     effects = {
         "an episode by {:.1%} for each other one": costs.crowding.episodes,
         "an episode by {:.0%} during an update": costs.crowding.update,
@@ -92,11 +102,11 @@ def _basis(costs: Costs) -> Iterator[str]:
         yield f"Not told by these times: {each}."
 
 
-def _check_table(checks: Sequence[Check]) -> Table:
-    names = (figure.name for figure in FIGURES)
+def _check_table(checks: Sequence[Check], figures: Figures) -> Table:
+    names = (figure.name for figure in figures)
     table = Table("run that nothing was fitted to", *names, title="Predicted / real")
     for each in checks:
-        first, *others = (f"{f.text(each.predicted)} / {f.text(each.found)}" for f in FIGURES)
+        first, *others = (f"{f.text(each.predicted)} / {f.text(each.found)}" for f in figures)
         table.add_row(each.name, f"{first} ({each.error:+.1%})", *others)
     return table
 
@@ -107,14 +117,14 @@ def shown(candidates: Sequence[Candidate]) -> list[Candidate]:
     return [config, *sorted(others, key=lambda each: each.outcome.seconds_per_step)[:SHOWN]]
 
 
-def _table(candidates: Sequence[Candidate], checks: Sequence[Check]) -> Table:
-    heads = [f"{figure.name}\n{_error(figure, checks)}" for figure in FIGURES]
+def _table(candidates: Sequence[Candidate], checks: Sequence[Check], figures: Figures) -> Table:
+    heads = [f"{figure.name}\n{_error(figure, checks)}" for figure in figures]
     table = Table("alpha", "places", "redundant groups", *heads, title="Predicted")
     for number, each in enumerate(shown(candidates)):
         rl, places = each.config.rl, f"{places_of(each.config)}{'*' * each.beyond}"
-        figures = (figure.text(each.outcome) for figure in FIGURES)
+        values = (figure.text(each.outcome) for figure in figures)
         table.add_row(
-            f"{rl.alpha:g}", places, str(rl.redundant_groups), *figures, end_section=number == 0
+            f"{rl.alpha:g}", places, str(rl.redundant_groups), *values, end_section=number == 0
         )
     return table
 

@@ -57,10 +57,12 @@ class Crowding:
     learner: float = 0.0
     engines: Engines = ONE
 
-    def of_episodes(self, number: int, in_update: bool) -> float:
-        """Returns how many times slower `number` episodes in progress are than one alone."""
-        slower = 1.0 + self.episodes * self.engines.beside(number) + self.update * in_update
-        return slower * self.engines.slower(number)
+    def of_episodes(self, number: int, in_update: bool, crowd: float = 1.0) -> float:
+        """Returns how many times slower `number` episodes in progress are than one alone. crowd: as
+        of `Sides`."""
+        beside = self.engines.beside(crowd * number)
+        slower = 1.0 + self.episodes * beside + self.update * in_update
+        return slower * self.engines.slower(number, crowd)
 
     def of_update(self, number: int) -> float:
         """Returns how many times slower an update is, with `number` episodes in progress."""
@@ -103,7 +105,7 @@ class SimulatedPool:
 
     progress: the seconds that an attempt alone would have come forward since the simulation began.
     All that have a place come forward equally fast, and verdicts as the clock does. in_update:
-    whether the learner works.
+    whether the learner works. crowd: as of `Sides`.
     """
 
     counts = PoolCounts(0, 0)
@@ -121,7 +123,7 @@ class SimulatedPool:
         self._judges = RewardWorkers[SimulatedAttempt](reward_workers)
         self._verdicts: list[tuple[float, int, SimulatedAttempt]] = []  # by their end
         self.clock, self.free = clock, places
-        self.playing, self.in_update, self.progress = 0, False, 0.0
+        self.playing, self.in_update, self.progress, self.crowd = 0, False, 0.0, 1.0
         self._course, self._crowding = course, crowding
         self._order = itertools.count()
         self._ends: list[tuple[float, int, SimulatedAttempt]] = []
@@ -185,7 +187,7 @@ class SimulatedPool:
 
     def _pass(self, timeout: float) -> None:
         """Lets time pass until the next attempt or verdict ends, or for `timeout` seconds."""
-        slower = self._crowding.of_episodes(self.playing, self.in_update)
+        slower = self._crowding.of_episodes(self.playing, self.in_update, self.crowd)
         ends = self._ends[0][0] if self._ends else math.inf
         judged = self._verdicts[0][0] if self._verdicts else math.inf
         until_end, until_verdict = (ends - self.progress) * slower, judged - self.clock.now

@@ -9,9 +9,11 @@ import pytest
 
 from ale_jax.launch import main
 from ale_jax.monitor.times import TimesWriter, read_times
+from ale_jax.system.lending import Lending
 from ale_jax.system.simulation import command, fit, predict
 from ale_jax.system.simulation.observed import timed_steps
 from ale_jax.system.simulation.run import Setup, simulated
+from ale_jax.system.simulation.sides import LentDevices
 from ale_jax.system.simulation.world import Course
 from tests.system.configs import smoke_config
 
@@ -132,6 +134,31 @@ def test_runs_with_other_devices_for_their_engines_are_refused(tmp_path, capsys)
     answer = f"rollout.engine_devices 2 cannot be predicted from {run}, which had 0"
     assert answer in refused(capsys, f"--from={run}", changed)
     assert answer in refused(capsys, "--config=smoke", f"--check={run}", changed)
+
+
+def _apart(run, **rollout):
+    """Says of a run that it had three engines on two devices each."""
+    values = json.loads((run / "config.json").read_text())
+    values["rollout"] |= {"engine_devices": 6, "devices_per_engine": 2, **rollout}
+    (run / "config.json").write_text(json.dumps(values))
+    return run
+
+
+def test_lending_is_predicted_by_runs_with_the_same_devices(tmp_path, capsys):
+    """Two devices learn, and may be lent four. One run never was, and the other says of each update
+    whether it was, without naming its hardware."""
+    h100s = "--config.hardware.chip=h100", "--config.hardware.devices=8"
+    lends = "--config.rollout.lent_engines=2"
+    plain = _apart(make_run(tmp_path / "plain", SMOKE))
+    lent = dataclasses.replace(SMOKE, lent=LentDevices(Lending(3, 2, places=4), faster=3.0))
+    lent = _apart(make_run(tmp_path / "lent", lent, seed=1), lent_engines=2)
+    assert "how many devices learn beside these" in refused(capsys, f"--from={plain}", lends)
+    out = said(capsys, f"--from={plain}", f"--check={lent}", lends, *h100s)
+    assert "With lent devices it is taken to be 3 times as fast, in proportion" in out
+    assert "updates lent, %" in " ".join(out.split())
+    for source in (plain, lent):
+        out = said(capsys, f"--from={source}", "--config.rollout.lent_engines=0", *h100s)
+        assert "An update alone takes 2 s" in out and "lent devices" not in out
 
 
 def test_only_what_was_measured_is_varied(tmp_path, capsys):
