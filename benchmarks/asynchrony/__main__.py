@@ -36,10 +36,14 @@ Simulated only:
 - scaling_8_sim: eight times the devices, with an engine in each of eight processes, over one;
   agentic, alpha 2. scaling_8_one_process_sim: with eight engines of one process, which wait for one
   another's dispatches. dispatch_cpu_ms: measured, what one costs the process.
+- elastic_over_split_sim, elastic_over_colocated_sim: the tail workload on eight devices of which
+  engines lend some to updates, over those plans under which none change sides; each with its best
+  division. elastic_bound_sim: what no rule of lending could beat. elastic_schedules: the same with
+  `wait` and alpha 0, and the divisions. Assumptions are in elastic.py.
 - event_cpu_us: CPU microseconds of the scheduler for an episode, with 10,000 in progress.
 
---only: of simulated, scaling and the real agentic, tail, no_barrier, redundancy. --quick: one seed,
-small steps, figures that mean nothing.
+--only: of simulated, scaling, elastic and the real agentic, tail, no_barrier, redundancy.
+--quick: one seed, small steps, figures that mean nothing.
 """
 
 from __future__ import annotations
@@ -50,12 +54,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.asynchrony import real, scaling, simulated
+from benchmarks.asynchrony import elastic, real, scaling, simulated
 from benchmarks.asynchrony.cases import CASES
 from benchmarks.launching import interruptible
 
-SIMULATED, SCALING = "simulated", "scaling"
-NAMES = (SIMULATED, SCALING, *CASES)
+SIMULATED, SCALING, ELASTIC = "simulated", "scaling", "elastic"
+NAMES = (SIMULATED, SCALING, ELASTIC, *CASES)
 SEEDS = 3
 
 
@@ -73,6 +77,8 @@ def main(arguments: list[str]) -> int:
         found |= simulated.measure(args.quick)
     if SCALING in names:
         found |= scaling.measure(args.quick)
+    if ELASTIC in names:
+        found |= elastic.measure(args.quick)
     if runs := [name for name in names if name in CASES]:
         with interruptible():
             found |= real.measure(runs, 1 if args.quick else SEEDS, args.quick)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks.asynchrony import __main__ as asynchrony
-from benchmarks.asynchrony import simulated
+from benchmarks.asynchrony import elastic, simulated
 
 pytestmark = pytest.mark.slow
 
@@ -25,6 +25,17 @@ def test_it_prints_what_each_schedule_brings(tmp_path, capsys):
     assert found.keys() == simulated.CASES.keys()
     assert 2.0 < found["agentic_sim"] < 2.58  # which is the ideal
     assert found["tail_sim"] > 2.0 and found["redundancy_sim"] > 1.0
+
+
+def test_devices_that_change_sides_are_compared_with_those_that_do_not(tmp_path, capsys):
+    found = _found(capsys, tmp_path, "elastic")
+    assert found.keys() == {
+        *("elastic_over_split_sim", "elastic_over_colocated_sim", "elastic_bound_sim"),
+        "elastic_schedules",
+    }
+    assert found["elastic_schedules"].keys() == elastic.SCHEDULES.keys()
+    first = found["elastic_schedules"]["alpha 1, drop"]
+    assert first["over_split"] == found["elastic_over_split_sim"] > 0.5
 
 
 @pytest.mark.heavy
