@@ -28,7 +28,8 @@ def distances(
 
     lengths: of each row, those of its conversations, TOKENS together.
     """
-    tokens_BT = np.random.default_rng(0).integers(3, VOCAB, (len(lengths), TOKENS), np.int32)
+    # The last id stands for an image, of which Gemma 4 embeds none where there is no image.
+    tokens_BT = np.random.default_rng(0).integers(3, VOCAB - 1, (len(lengths), TOKENS), np.int32)
     position_BT = np.stack([np.concatenate([np.arange(n) for n in row]) for row in lengths])
     segment_BT = np.stack([np.repeat(np.arange(1, 1 + len(row)), row) for row in lengths])
     gradient, ours_BTV = _graded(params, tokens_BT, position_BT, segment_BT, shape)
