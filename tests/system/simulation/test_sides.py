@@ -47,6 +47,17 @@ def test_meanwhile_all_conversations_are_at_the_engines_that_stay():
     assert [each.ended for each in times.attempts[:4]] == pytest.approx([5.5, 5.5, 7.5, 7.5])
 
 
+def test_engines_are_back_when_the_weights_are_published():
+    """Of the second group's 20 s, 5 are over when the update begins, and 3 / 1.1 when it ends. Then
+    a third group is begun, and the rest takes 1.1 times as long, again on two engines."""
+
+    def course(key, chance):
+        return Course({0: 5.0, 1: 20.0}.get(key.group, 60.0))
+
+    _, second = simulated(PAIR, course, steps=2, seed=0).steps
+    assert second.taken == pytest.approx(8.5 + 1.1 * (20.0 - 5.0 - 3.0 / 1.1))
+
+
 def test_engines_that_are_away_wait_for_no_dispatch():
     """Of three engines, which dispatch for half of their time, one is left."""
     three = Crowding(engines=Engines(3, dispatch=0.5))
