@@ -157,7 +157,9 @@ def rotated(fields: Fields, full: Attention) -> list[Attention]:
     ropes, mixers = fields.part("rope_parameters"), {}
     for kind in (FULL, SLIDING):
         window = fields.count("sliding_window") if kind == SLIDING else 0
-        rope = rope_of(fields, ropes.part(kind), full.head_width)
+        given = ropes.part(kind)
+        given.require("truncate", True)  # transformers does not read it there
+        rope = rope_of(fields, given, full.head_width)
         mixers[kind] = dataclasses.replace(full, window=window, rope=rope)
     ropes.refuse_rest()
     return [mixers[kind] for kind in layer_types(fields)]

@@ -63,6 +63,7 @@ def _attention(fields: Fields, kind: str) -> Attention:
 
 
 def _rope(fields: Fields, given: Fields, head_width: int) -> Rope:
+    given.require("truncate", True)  # transformers does not read it there
     if given.get("rope_type") != "proportional":
         return rope_of(fields, given, head_width)
     pairs, share = head_width // 2, given.number("partial_rotary_factor", 1.0)

@@ -26,6 +26,8 @@ def read(fields: Fields) -> PolicyShape:
     if fields.flag("block_auto_adjust_ff_dim"):
         width = int(share * int(2 * width / 3))
         width = -(-width // multiple) * multiple
+    if width < 1:
+        raise fields.error(f"block_ffn_dim_multiplier {share} leaves feed-forwards no width")
     for name in ("mlp_init_scale", "out_init_scale", "use_xavier_init"):
         fields.get(f"block_{name}")
     return read_layers(fields, [Dense(width)] * num_layers(fields))

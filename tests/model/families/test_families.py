@@ -123,6 +123,12 @@ def test_scaled_positions_are_theirs(family, rope, tmp_path):
         ("glm4_moe", {"n_group": 8}, "8 experts cannot be divided into 8 groups"),
         ("glm4_moe", {"topk_group": 5}, "2 experts cannot be chosen among 5 of 4 groups"),
         ("dots1", {"num_experts_per_tok": 5}, "5 experts cannot be chosen among 2 of 4 groups"),
+        ("lfm2", {"intermediate_size": 1}, "leaves feed-forwards no width"),
+        (
+            "mellum",
+            {"rope_parameters": {"full_attention": YARN | UNCUT, "sliding_attention": {}}},
+            "truncate False is not supported",
+        ),
         ("ernie4_5_moe", {"moe_norm_min": 0.5}, "moe_norm_min 0.5 is not supported"),
         (
             "qwen3",
