@@ -20,7 +20,8 @@ from ale_jax.files import write_json
 from ale_jax.model.template_limit import check_operations
 from ale_jax.strict_json import read_json
 
-FILE, GENERATION = "chat_settings.json", "generation_config.json"
+FILE, GENERATION, CONFIG = "chat_settings.json", "generation_config.json", "config.json"
+_EOS = "eos_token_id"
 # What transformers gives each template, or a conversation has in another place.
 GIVEN = frozenset(
     {"messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"}
@@ -48,13 +49,7 @@ class TemplateSettings:
         tokens. ValueError, with the file, if that is damaged."""
         if (path := folder / FILE).is_file():
             return cls(**_read(path, {"variables": dict, "date": str, "stop_ids": list}))
-        if not (path := folder / GENERATION).is_file():
-            return cls()
-        ids = _read(path, {"eos_token_id": (int, list)}).get("eos_token_id", [])
-        ids = ids if isinstance(ids, list) else [ids]
-        if not all(type(each) is int and each >= 0 for each in ids):
-            raise ValueError(f"{path}: eos_token_id {ids!r:.80} must be ids of tokens")
-        return cls(stop_ids=ids)
+        return cls(stop_ids=_authors_stop_ids(folder))
 
     def save(self, folder: Path) -> None:
         """Writes the settings beside a tokenizer."""
@@ -132,6 +127,20 @@ def check_variables(
 
 def _today() -> str:
     return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+def _authors_stop_ids(folder: Path) -> list[int]:
+    """Returns the tokens that end replies by a model's files. As for transformers, its config says
+    it only if nothing else does."""
+    path = folder / GENERATION
+    if not path.is_file() and not (path := folder / CONFIG).is_file():
+        return []
+    found = _read(path, {_EOS: (int, list), "text_config": dict})
+    ids = found.get(_EOS, found.get("text_config", {}).get(_EOS))
+    ids = [] if ids is None else ids if isinstance(ids, list) else [ids]
+    if not all(type(each) is int and each >= 0 for each in ids):
+        raise ValueError(f"{path}: {_EOS} {ids!r:.80} must be ids of tokens")
+    return ids
 
 
 def _read(path: Path, kinds: Mapping[str, Any]) -> dict[str, Any]:

@@ -97,9 +97,18 @@ def test_variables_are_found_in_templates_with_blocks_of_transformers():
         variables_of("{% if %}")
 
 
-@each_row("ids", [[5, 7], 7])
-def test_stop_tokens_are_those_of_the_template_and_of_the_authors(tmp_path, ids):
-    folder = saved(tmp_path, CHATML, [("generation_config.json", {"eos_token_id": ids})])
+@each_row(
+    "ids, files",
+    [
+        ([5, 7], [("generation_config.json", {"eos_token_id": [5, 7]})]),
+        (7, [("generation_config.json", {"eos_token_id": 7}), ("config.json", {"eos_token_id": 5})]),
+        (7, [("config.json", {"eos_token_id": 7})]),
+        ([5, 7], [("config.json", {"text_config": {"eos_token_id": [5, 7]}})]),
+        ([], [("generation_config.json", {}), ("config.json", {"eos_token_id": 5})]),
+    ],
+)
+def test_stop_tokens_are_those_of_the_template_and_of_the_authors(tmp_path, ids, files):
+    folder = saved(tmp_path / f"{files}", CHATML, files)
     tokenizer, plain = ChatTokenizer.load(folder), byte_level(CHATML, CHATML_SPECIAL, QWEN_OTHERS)
     own = ChatTokenizer(plain()).stop_ids
     assert tokenizer.stop_ids == (*own, *(ids if isinstance(ids, list) else [ids]))
