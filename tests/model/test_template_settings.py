@@ -101,7 +101,10 @@ def test_variables_are_found_in_templates_with_blocks_of_transformers():
     "ids, files",
     [
         ([5, 7], [("generation_config.json", {"eos_token_id": [5, 7]})]),
-        (7, [("generation_config.json", {"eos_token_id": 7}), ("config.json", {"eos_token_id": 5})]),
+        (
+            7,
+            [("generation_config.json", {"eos_token_id": 7}), ("config.json", {"eos_token_id": 5})],
+        ),
         (7, [("config.json", {"eos_token_id": 7})]),
         ([5, 7], [("config.json", {"text_config": {"eos_token_id": [5, 7]}})]),
         ([], [("generation_config.json", {}), ("config.json", {"eos_token_id": 5})]),
