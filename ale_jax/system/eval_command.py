@@ -30,6 +30,7 @@ from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.system.checks import config_with_weights, resolved_config
 from ale_jax.system.evaluate_run import opened
 from ale_jax.system.evaluated import STEP, policy_name, record_of_trajectory
+from ale_jax.system.lease import Lease
 from ale_jax.system.serve import serving
 from ale_jax.system.start import open_runtime
 from ale_jax.worlds.endpoint import Endpoint
@@ -59,13 +60,16 @@ class Options:
 
 
 def run_eval(values: Mapping[str, Any], options: Options, given: Collection[str] = ()) -> None:
-    """Plays what is not in the folder `options.out` yet, and prints the results of all that is.
+    """Plays what is not in the folder `options.out` yet, and prints the results of all that is. One
+    process at a time has the folder.
 
     given: as for `resolved_config`.
 
     Raises:
-      ValueError: the options or the config make no sense, or the folder holds another evaluation.
-      RunFailed: the policy does not answer, or the episodes cannot be played.
+      ValueError: the options or the config make no sense, or the folder holds another evaluation,
+        or is in use.
+      RunFailed: the policy does not answer, the episodes cannot be played, or another process has
+        taken over.
     """
     if unread := {"eval.tasks", "eval.every"}.intersection(given):
         raise ValueError(
@@ -78,29 +82,35 @@ def run_eval(values: Mapping[str, Any], options: Options, given: Collection[str]
     plan = Plan(families, options.samples, options.limit, require_split(options.split))
     if not options.out:
         raise ValueError("--out is missing: name a folder for the evaluation, e.g. evals/first")
-    folder, keys = Path(options.out), plan.left(finished(Path(options.out)))
+    folder = Path(options.out)
     if options.dry_run:
-        print(*_dry(plan, keys), sep="\n")
+        print(*_dry(plan, plan.left(finished(folder))), sep="\n")
         return
     sampling = _sampling(config, options.sampling)
     with _player(config, options, sampling) as (name, play):
         claim(folder, described([family.name for family in families], name, sampling))
-        with EpisodeWriter(folder) as writer, make_progress(sys.stderr) as progress:
+        with (
+            contextlib.closing(Lease.take(folder)) as lease,
+            EpisodeWriter(folder) as writer,
+            make_progress(sys.stderr) as progress,
+        ):
+            keys = plan.left(finished(folder))
             known = len(plan.episodes()) - len(keys)
             progress.phase("evaluation", known + len(keys), known, "episodes")
-            play(plan, keys, _Shown(writer.write, progress, known))
+            play(plan, keys, _Shown(writer.write, lease, progress, known))
     _tell(folder, options.json, prices)
 
 
 class _Shown:
     """Writes episodes down and shows how far they are: their success, and tokens each second."""
 
-    def __init__(self, write: Deliver, progress: Progress, known: int):
-        self._write, self._progress, self._known = write, progress, known
+    def __init__(self, write: Deliver, lease: Lease, progress: Progress, known: int):
+        self._write, self._lease, self._progress, self._known = write, lease, progress, known
         self._began = time.monotonic()
         self._played = self._judged = self._solved = self._tokens = 0
 
     def __call__(self, episode: EpisodeRecord) -> None:
+        self._lease.check()
         self._write(episode)
         self._played += 1
         self._judged += episode.judged

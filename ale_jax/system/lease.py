@@ -81,7 +81,7 @@ class Lease:
         """Raises RunFailed if the lease is lost."""
         if not self.is_held:
             why = self._lost or self._trouble
-            raise RunFailed(f"the run in {self._folder} ends here: {why}")
+            raise RunFailed(f"what was in progress in {self._folder} ends here: {why}")
 
     def moved_to(self, folder: Path) -> None:
         """Says that the folder was renamed."""
@@ -182,12 +182,12 @@ def _wait_for_end(folder: Path, number: int, seconds: float) -> None:
             if (owner := Owner.read(path)).is_gone:
                 return
             raise ValueError(
-                f"workdir {folder} is in use by {owner}: wait for it, stop it, or choose another "
+                f"folder {folder} is in use by {owner}: wait for it, stop it, or choose another "
                 "folder"
             )
         if quiet >= SAY_S and not said:
             _log.warning(
-                "workdir %s was in use by %s, which has been silent since: it may be taken over "
+                "folder %s was in use by %s, which has been silent since: it may be taken over "
                 "in %.0f s",
                 *(folder, owner, seconds - quiet),
             )

@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import shutil
+import time
 
 import pytest
 
@@ -160,3 +161,33 @@ def test_a_run_is_evaluated_at_a_step_and_its_figures_stay(
     assert main([*line, f"--out={tmp_path}/x", "--policy=step:9"]) == 2
     assert "the run has no checkpoint of step 9: it has " in capsys.readouterr().err
     assert not list(tmp_path.glob(".*")), "no copy is left"
+
+
+def test_a_folder_that_another_process_writes_is_refused(tmp_path, capsys):
+    out = f"--out={tmp_path}/a"
+    with endpoint(knows(4)) as (url, asked):
+        evaluate(capsys, out, f"--policy={url}#any", "--limit=1")
+        asked.clear()
+        with contextlib.closing(Lease.take(tmp_path / "a")):
+            code, _, err = evaluate(capsys, out, f"--policy={url}#any", "--limit=4")
+            assert code == 2 and "is in use by" in err and not asked
+        code, _, err = evaluate(capsys, out, f"--policy={url}#any", "--limit=4")
+        assert (code, len(asked)) == (0, 3), err
+
+
+def test_an_evaluation_whose_folder_was_taken_over_writes_nothing_more(tmp_path, capsys):
+    known = knows(4)
+
+    def taken_over(body):
+        lease = tmp_path / "a" / "lease"
+        newest = max(lease.iterdir())
+        (lease / f"{int(newest.name) + 1:08d}").write_text(newest.read_text())
+        time.sleep(2.5)  # in which it is renewed, and finds the other
+        return known(body)
+
+    with endpoint(taken_over) as (url, _):
+        code, _, err = evaluate(
+            capsys, f"--out={tmp_path}/a", f"--policy={url}#any", "--limit=4", "--workers=1"
+        )
+    assert code == 2 and "ends here: it was silent" in err
+    assert not (tmp_path / "a" / "episodes.jsonl").read_text()
