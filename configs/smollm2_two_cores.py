@@ -30,8 +30,9 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c.lora.update(rank=16, alpha=32.0, targets=("all-linear",))
     c.engine.update(max_sequences=32, max_sequence_length=512, decode_steps=8)
     c.engine.update(page_tokens=16, pages=32 * 512 // 16)
-    # Results of commands are 25 to 60 tokens, with what a template writes around them.
-    c.engine.update(prefill_tokens=(32, 64, 256), prefill_rows=1, prefill_budget=512)
+    # Results of commands are 25 to 60 tokens, with what a template writes around them. No longer
+    # chunks, since one is computed whole even where most of it is a prompt that others share.
+    c.engine.update(prefill_tokens=(32, 64), prefill_rows=1, prefill_budget=512)
     c.rollout.update(actors=1, episodes_per_actor=32, max_reply_tokens=48)
     c.agent.turns = 6
     c.worlds.train = ({"world": "shell", "families": ("count", "log", "lookup", "sort")},)
