@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import itertools
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
@@ -46,12 +46,24 @@ class EndpointPlayer:
         Raises:
           RunFailed: the endpoint does not answer; what is delivered stays.
         """
-        with httpx.Client() as client, contextlib.ExitStack() as stack:
-            pool = stack.enter_context(ThreadPoolExecutor(self._workers))
-            stack.callback(pool.shutdown, wait=True, cancel_futures=True)
+        stopped = threading.Event()
+
+        def refuse(request: httpx.Request) -> None:
+            if stopped.is_set():
+                raise RunFailed("the evaluation has ended")
+
+        with (
+            httpx.Client(event_hooks={"request": [refuse]}) as client,
+            ThreadPoolExecutor(self._workers) as pool,
+        ):
             waiting = [pool.submit(self._play, client, plan, key, runner) for key in keys]
-            for each in as_completed(waiting):
-                deliver(each.result())
+            try:
+                for each in as_completed(waiting):
+                    deliver(each.result())
+            except BaseException:
+                stopped.set()  # what is in progress ends where it would ask for its next reply
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
 
     def _play(
         self, client: httpx.Client, plan: Plan, key: EpisodeKey, runner: EpisodeRunner
