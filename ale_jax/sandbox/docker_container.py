@@ -28,7 +28,7 @@ from ale_jax.sandbox import toolkit
 from ale_jax.sandbox.booting import user_id
 from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.host_ids import HostId
-from ale_jax.sandbox.hub.daemon import momentary_labels
+from ale_jax.sandbox.hub.daemon import remove_container, unstarted
 from ale_jax.sandbox.hub.node import MAX_LINKS, SYMLINK
 from ale_jax.sandbox.link import DockerLink
 from ale_jax.sandbox.runner.usage import Usage
@@ -100,15 +100,6 @@ class DockerMachine:
         except TROUBLE as error:
             log.warning("container %s is left to the reaper: %s", self._container[:12], error)
         self._attached.close()
-
-
-def remove_container(api: docker.APIClient, container: str) -> None:
-    with contextlib.suppress(NotFound):
-        try:
-            api.remove_container(container, force=True, v=True)
-        except APIError as error:
-            if error.status_code != 409:  # 409: its removal is already in progress
-                raise
 
 
 class ContainerVitals:
@@ -229,18 +220,16 @@ def _mount(path: Path) -> Mount:
 
 
 def _can_mount(api: docker.APIClient, image: str, folder: Path) -> bool:
-    """Whether the daemon can mount `folder`; creates a container with it but never starts it."""
+    """Returns whether the daemon can mount `folder`."""
     config = api.create_host_config(mounts=[_mount(folder)], network_mode="none")
     try:
-        labels = momentary_labels()
-        container = api.create_container(image, ["true"], host_config=config, labels=labels)
+        with unstarted(api, image, host_config=config):
+            return True
     except APIError as error:
         if error.status_code != 400:  # 400: the folder does not exist
             raise
         log.info("commands are sent through the daemon, which cannot mount %s: %s", folder, error)
         return False
-    api.remove_container(container["Id"], force=True)
-    return True
 
 
 NAME = "agent"
@@ -283,12 +272,8 @@ class Accounts:
             yield mounts
 
     def _read(self, image: str) -> dict[str, str]:
-        labels = momentary_labels()
-        container = self._api.create_container(image, ["true"], labels=labels)["Id"]
-        try:
+        with unstarted(self._api, image) as container:
             return {path: self._text(container, path, f"image {image!r}") for path in ACCOUNTS}
-        finally:
-            self._api.remove_container(container, force=True)
 
     def _text(self, container: str, path: str, image: str) -> str:
         place = path

@@ -33,12 +33,11 @@ from ale_jax.sandbox.docker_container import (
     Plan,
     RunnerSockets,
     remove_abandoned,
-    remove_container,
 )
 from ale_jax.sandbox.egress.proxy import Record
 from ale_jax.sandbox.egress.uplink import DIRECT, Uplink
 from ale_jax.sandbox.hub import daemon
-from ale_jax.sandbox.hub.daemon import DEADLINE, OWNER, labels_of
+from ale_jax.sandbox.hub.daemon import DEADLINE, OWNER, labels_of, remove_container
 from ale_jax.sandbox.hub.hub import Hub
 from ale_jax.sandbox.link import DockerLink
 from ale_jax.sandbox.renewal import RenewableSandbox, whole

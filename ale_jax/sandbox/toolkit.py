@@ -31,7 +31,7 @@ from pathlib import Path
 import docker
 from docker.errors import NotFound
 
-from ale_jax.sandbox.hub.daemon import momentary_labels
+from ale_jax.sandbox.hub.daemon import unstarted
 from ale_jax.sandbox.runner.processes import BUNDLES, PACKED_BUNDLE
 
 HOME = "/.ale"
@@ -222,12 +222,8 @@ def _open_lock(path: Path) -> int:
 def _container(api: docker.APIClient, image: str, volume: str) -> Iterator[str]:
     """A container that is never started, for reading and writing the volume."""
     binds = api.create_host_config(binds=[volume_binding(volume, "rw")], network_mode="none")
-    labels = {LABEL: "filling"} | momentary_labels()
-    container = api.create_container(image, ["true"], host_config=binds, labels=labels)
-    try:
-        yield container["Id"]
-    finally:
-        api.remove_container(container["Id"], force=True)
+    with unstarted(api, image, host_config=binds, labels={LABEL: "filling"}) as container:
+        yield container
 
 
 def _is_complete(api: docker.APIClient, container: str) -> bool:

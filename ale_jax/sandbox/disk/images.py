@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ale_jax.sandbox import toolkit
 from ale_jax.sandbox.api import ImageMissing, SandboxStartError
-from ale_jax.sandbox.hub import daemon, node
+from ale_jax.sandbox.hub import daemon
 from ale_jax.sandbox.hub.hub import Hub
 from ale_jax.sandbox.shared_folders import SharedFolders
 
@@ -65,7 +65,7 @@ class ImageFiles:
 
 
 def _export(api: daemon.Daemon, image: daemon.Image, target: Path) -> None:
-    with node.unstarted(api, image) as container:
+    with daemon.unstarted(api, image.id) as container:
         _extract(api.export(container), target)
 
 

@@ -171,6 +171,35 @@ def labels_of(owner: Owner, seconds: float) -> dict[str, str]:
     return {OWNER: str(owner), DEADLINE: str(int(time.time() + seconds))}
 
 
-def momentary_labels() -> dict[str, str]:
-    """Those of a container that this process removes as soon as it has used it."""
-    return labels_of(Owner.current(), MOMENT_S)
+@contextlib.contextmanager
+def unstarted(api: docker.APIClient, image: str, **options: Any) -> Iterator[str]:
+    """Yields a container of `image` that never runs, for access to its files.
+
+    Raises SandboxStartError at the end if somebody else has removed it meanwhile: all files are
+    missing then, for the daemon's answer is the same. options: of docker-py's create_container.
+    """
+    labels = options.pop("labels", {}) | labels_of(Owner.current(), MOMENT_S)
+    container = api.create_container(image, ["-"], labels=labels, **options)["Id"]
+    try:
+        yield container
+    finally:
+        was_here = remove_container(api, container)
+    if not was_here:
+        raise SandboxStartError(
+            f"docker: somebody removed container {container[:12]} of {image}, which read its"
+            " files: try again"
+        )
+
+
+def remove_container(api: docker.APIClient, container: str) -> bool:
+    """Kills and removes a container and its anonymous volumes; returns False if it is gone, or its
+    removal is in progress, already."""
+    try:
+        api.remove_container(container, force=True, v=True)
+    except NotFound:
+        return False
+    except APIError as error:
+        if error.status_code != 409:  # 409: its removal is already in progress
+            raise
+        return False
+    return True

@@ -14,8 +14,6 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from docker.errors import NotFound
-
 from ale_jax.sandbox.api import SandboxStartError
 from ale_jax.sandbox.hub import daemon, store
 from ale_jax.sandbox.hub.daemon import (
@@ -24,7 +22,7 @@ from ale_jax.sandbox.hub.daemon import (
     Daemon,
     Image,
     asking,
-    momentary_labels,
+    unstarted,
 )
 from ale_jax.sandbox.hub.store import (
     EVERY_IMAGE,
@@ -51,7 +49,7 @@ log = logging.getLogger(__name__)
 
 def capabilities_of(api: Daemon, image: Image) -> Capabilities:
     """Inspects the files of `image` through a container that is never started."""
-    with asking(f"inspect the files of image {image.id}"), unstarted(api, image) as container:
+    with asking(f"inspect the files of image {image.id}"), unstarted(api, image.id) as container:
         has = {name: _has_program(api, container, name) for name in ("bash", "python3", "tar")}
         present = [
             libc
@@ -60,17 +58,6 @@ def capabilities_of(api: Daemon, image: Image) -> Capabilities:
         ]
         agent = _knows_agent(api, container)
         return Capabilities(**has, agent=agent, libc=present[0] if present else "none")
-
-
-@contextlib.contextmanager
-def unstarted(api: Daemon, image: Image) -> Iterator[str]:
-    """Yields a container of `image` that never runs, for access to the image's files."""
-    container = api.create_container(image.id, ["-"], labels=momentary_labels())["Id"]
-    try:
-        yield container
-    finally:
-        with contextlib.suppress(NotFound):
-            api.remove_container(container, force=True, v=True)
 
 
 def _has_program(api: Daemon, container: str, name: str) -> bool:

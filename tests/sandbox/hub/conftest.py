@@ -10,9 +10,10 @@ import uuid
 from pathlib import Path
 
 import pytest
-from docker.errors import APIError, NotFound
+from docker.errors import APIError
 
 from ale_jax.sandbox.api import SandboxStartError
+from ale_jax.sandbox.cgroups import Owner
 from ale_jax.sandbox.hub import daemon
 from ale_jax.sandbox.hub.hub import Hub
 from ale_jax.sandbox.hub.store import ADDRESS_DIGITS, Capabilities, Manifest, open_store
@@ -139,15 +140,16 @@ class Workshop:
 
 @pytest.fixture
 def workshop(api, tmp_path, mark):
-    workshop = Workshop(tmp_path, mark)
+    workshop, ours = Workshop(tmp_path, mark), str(Owner.current())
     yield workshop
     for each in api.containers(all=True, filters={"label": mark}):
-        with contextlib.suppress(NotFound):
-            api.remove_container(each["Id"], force=True, v=True)
+        # Another test, which lists all images, may be reading one that has this test's label.
+        if each["Labels"].get(daemon.OWNER, ours) == ours:
+            daemon.remove_container(api, each["Id"])
     for each in api.images(filters={"label": mark}):
         for tag in each["RepoTags"] or ():
             if tag != "<none>:<none>":
-                api.remove_image(tag)
+                api.remove_image(tag, force=True)  # for the same reason
 
 
 def is_gone(pid: int) -> bool:
