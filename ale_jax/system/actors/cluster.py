@@ -11,7 +11,7 @@ import socket
 import threading
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import ray
@@ -25,6 +25,7 @@ OBJECT_STORE_BYTES = 100 << 20
 AUTO = "auto"  # the cluster that this machine is part of, by Ray's own rules
 LOOK_S = 1.0  # between two looks at the cluster
 ANSWER_S = 2.0  # for Ray's head, or the Ray process of a node, to accept a connection
+RESTORE_S = 0.01  # as long, while Ray starts, SIGTERM may end this process at once
 GONE_AFTER = 6  # looks in a row that one of Ray's processes did not answer
 
 
@@ -157,7 +158,11 @@ def ray_cluster(actors: int, address: str = "") -> Iterator[Cluster]:
         # JAX warns of every fork, but Ray's forks are followed by exec at once.
         warnings.filterwarnings("ignore", message="os.fork", category=RuntimeWarning)
         try:
-            starter.submit(ray.init, **place, **quiet).result()
+            starting = starter.submit(ray.init, **place, **quiet)
+            while not starting.done():
+                wait([starting], RESTORE_S)
+                _restore_sigterm()
+            starting.result()
         except (RuntimeError, ConnectionError) as error:
             if not address:
                 raise
@@ -165,7 +170,6 @@ def ray_cluster(actors: int, address: str = "") -> Iterator[Cluster]:
                 f"the Ray cluster at {address} cannot be joined ({error}): see whether it runs, "
                 "with the same Python and Ray, and whether this machine is a node of it"
             ) from error
-        _restore_sigterm()
         yield from _joined(is_ours=not address)
 
 

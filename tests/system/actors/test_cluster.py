@@ -35,6 +35,21 @@ with ray_cluster(1):
     print(ray.get_runtime_context().gcs_address, flush=True)
     sys.stdin.read()
 """
+# SIGTERM arrives when Ray's C++ code has put its handler in place but ray.init() has not returned.
+TOLD = """
+import os, signal, time, ray
+from ale_jax.system.actors.cluster import RESTORE_S, ray_cluster
+def init(**options):
+    begin(**options)
+    time.sleep(100 * RESTORE_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+    while not told:
+        time.sleep(RESTORE_S)
+told, begin, ray.init = [], ray.init, init
+signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+with ray_cluster(1):
+    print(told)
+"""
 
 
 def _hold():
@@ -79,3 +94,8 @@ def test_a_cluster_that_is_gone_is_noticed_and_left(victim, reason):
     assert result.returncode == 0 and said[-1] == "left", result.stderr
     (error,) = (line for line in said if reason in line)  # beside what Ray itself says
     assert "the same command continues" in error
+
+
+def test_our_handler_hears_sigterm_while_ray_starts():
+    result = subprocess.run([sys.executable, "-c", TOLD], capture_output=True, text=True)
+    assert result.returncode == 0 and result.stdout == "[15]\n", result.stderr
