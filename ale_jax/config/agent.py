@@ -6,7 +6,7 @@ import dataclasses
 
 from ale_jax.config.setting import Settings, setting
 
-TOOLS = ("auto", "template", "text")
+AUTO, TEMPLATE, TEXT = TOOLS = ("auto", "template", "text")
 BRANCHES = ("all", "longest", "leaf")  # as in `gateway.token_tree.BranchChoice`
 
 
@@ -25,7 +25,8 @@ class AgentLimits(Settings):
         "auto",
         "how our own loop offers its tools (bash, finish): template: by the model's chat template, "
         "and calls are read in its format; text: by a sentence, and calls are written as Qwen3 "
-        "does; auto: template for models that are given (`weights`), text for those that are not.",
+        "does; auto: template for models that are given (`weights`, or `--policy` of `eval`), text "
+        "for those that are not.",
         choices=TOOLS,
     )
     malformed_limit: int = setting(

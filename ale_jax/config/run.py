@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ale_jax.config.agent import AgentLimits, ExternalAgent
+from ale_jax.config.agent import AUTO, TEMPLATE, AgentLimits, ExternalAgent
 from ale_jax.config.algo import AlgoConfig
 from ale_jax.config.attention_credit import AttentionCreditHypers
 from ale_jax.config.critics import CriticsHypers
@@ -205,7 +205,7 @@ class RunConfig(Settings):
     @property
     def tools_in_template(self) -> bool:
         """Whether the tools of our own loop are told by the chat template."""
-        return self.agent.tools == "template" or (self.agent.tools == "auto" and bool(self.weights))
+        return self.agent.tools == TEMPLATE or (self.agent.tools == AUTO and bool(self.weights))
 
     @property
     def policy_updates(self) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ale_jax.config.agent import AUTO, TEMPLATE, TEXT
 from ale_jax.config.engine import Sampling
 from ale_jax.config.model import FULL
 from ale_jax.config.run import RunConfig
@@ -38,6 +39,7 @@ from ale_jax.worlds.families import PlayableFamilies, families_of
 from ale_jax.worlds.items import require_split
 
 NEWEST, FOLDER = "newest", "hf:"
+ENDPOINT = ("http://", "https://")
 KEY_VARIABLE = "ALE_POLICY_KEY"  # never on the command line, where others would see it
 
 
@@ -77,6 +79,8 @@ def run_eval(values: Mapping[str, Any], options: Options, given: Collection[str]
             "this one has"
         )
     config = resolved_config(values, given, Path(options.workdir) if options.workdir else None)
+    if options.policy.startswith((FOLDER, *ENDPOINT)):
+        config = _of_given_model(config)
     families = families_of(config)
     prices = Prices.read(options.prices) if options.prices else None
     plan = Plan(families, options.samples, options.limit, require_split(options.split))
@@ -88,7 +92,8 @@ def run_eval(values: Mapping[str, Any], options: Options, given: Collection[str]
         return
     sampling = _sampling(config, options.sampling)
     with _player(config, options, sampling) as (name, play):
-        claim(folder, described([family.name for family in families], name, sampling))
+        told = described([family.name for family in families], name, sampling)
+        claim(folder, told | _rules(config))
         with (
             contextlib.closing(Lease.take(folder)) as lease,
             EpisodeWriter(folder) as writer,
@@ -121,6 +126,23 @@ class _Shown:
             success=self._solved / self._judged if self._judged else None,
             tokens_per_second=self._tokens / (time.monotonic() - self._began),
         )
+
+
+def _of_given_model(config: RunConfig) -> RunConfig:
+    """Returns the config as `agent.tools` is meant for a policy that no run of ours trained: its
+    own `weights` may be none, or others."""
+    if config.agent.tools != AUTO:
+        return config
+    return dataclasses.replace(config, agent=dataclasses.replace(config.agent, tools=TEMPLATE))
+
+
+def _rules(config: RunConfig) -> dict[str, Any]:
+    """Returns what else decides how an episode goes."""
+    return {
+        "turns": config.agent.turns,
+        "tools": TEMPLATE if config.tools_in_template else TEXT,
+        "reply_tokens": config.rollout.max_reply_tokens,
+    }
 
 
 def _sampling(config: RunConfig, name: str) -> Sampling:
@@ -163,7 +185,7 @@ def _player(config: RunConfig, options: Options, sampling: Sampling) -> Iterator
     """Yields the policy's name, and what plays with it: a function of a plan, some of its episodes,
     and what each is delivered to."""
     given, path = options.policy, Path(options.workdir) if options.workdir else None
-    if given.startswith(("http://", "https://")):
+    if given.startswith(ENDPOINT):
         endpoint = Endpoint.read(given, "--policy", os.environ.get(KEY_VARIABLE, ""))
         with _by_endpoint(config, options, sampling, endpoint) as play:
             yield given, play

@@ -68,6 +68,27 @@ def test_an_endpoint_is_evaluated_and_what_is_played_is_not_played_again(tmp_pat
         assert each.policy_tokens == len(each.messages[-1]["content"].split())
 
 
+@pytest.mark.heavy
+def test_a_given_model_is_offered_the_tools_that_its_template_tells(tmp_path, capsys):
+    """`agent.tools` auto is about the policy that plays, and not about that of the config, which
+    trains its own and tells it of the tools by a sentence."""
+    line = ("ale-jax", "eval", "--config=smoke", "--config.worlds.held_out=()", "--limit=1")
+    line += ("--config.eval.held_out_tasks=0",)
+    text = "--config.agent.tools=text"
+    with endpoint(lambda body: "no idea") as (url, asked):
+        for out, more in (("auto", ()), ("text", (text,))):
+            to = (f"--policy={url}#any", f"--out={tmp_path / out}")
+            assert main([*line, *to, *more]) == 0
+        assert main([*line, *to, "--limit=2", "--config.agent.tools=auto"]) == 2
+    assert "holds episodes with tools 'text', not 'template'" in capsys.readouterr().err
+    (offered,), (none,) = (
+        read_result(tmp_path / each, messages=True).episodes for each in ("auto", "text")
+    )
+    assert [each["function"]["name"] for each in offered.tools] == ["bash", "finish"]
+    assert not none.tools
+    assert [len(body.get("tools", ())) for body in asked] == [2, 2, 0, 0]
+
+
 def test_the_number_of_items_is_not_that_of_a_run(tmp_path, capsys):
     code, _, err = evaluate(capsys, f"--out={tmp_path}/a", "--dry-run", "--config.eval.tasks=5")
     assert code == 2 and "config.eval.tasks is about a run's own evaluations" in err

@@ -106,6 +106,7 @@ def test_the_base_and_its_adapter_are_evaluated_apart(folders, tmp_path, capsys)
     assert said["base"] != said["base#mine"] == said["merged"]
     settings = json.loads((tmp_path / "base#mine" / "eval.json").read_text())
     assert settings["policy"] == f"hf:{folders}/base#mine={folders / 'adapter'}"
+    assert settings["tools"] == "template"
     policy = f"--policy=hf:{folders}/base#other"
     assert main(line("eval", folders, f"--out={tmp_path}/x", policy)) == 2
     assert "there is no adapter 'other' in config.serve.adapters, but mine" in (
