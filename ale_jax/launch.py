@@ -143,8 +143,8 @@ def _eval(options: flags.FlagValues, overrides: Sequence[str]) -> int:
 def _simulate(options: flags.FlagValues, overrides: Sequence[str]) -> int:
     from ale_jax.system.simulation.command import Basis, run_simulate
 
-    names = ("from", "check", "episode-seconds", "update-seconds", "lost", "dispatch", "picture")
-    given: list[Any] = [options[name].value for name in names]
+    names = ("from", "check", "episode-seconds", "update-seconds", "lost", "dispatch")
+    given: list[Any] = [options[name].value for name in (*names, "update-speedup", "picture")]
     asked = Basis(*given)
     values = read_config(options.config, overrides) if options.config else None
     run_simulate(asked, values, functools.partial(with_overrides, overrides=overrides))

@@ -148,6 +148,12 @@ FLAGS = {
         "where a process has several engines: of the time of one alone, in which the process "
         "dispatches for it",
     ),
+    "update-speedup": Flag(
+        flags.DEFINE_float,
+        None,
+        "X",
+        "how many times faster an update is on twice the devices, where runs do not tell it",
+    ),
     "picture": Flag(flags.DEFINE_string, "", "FILE", "an .svg that gets a picture of the table"),
     "json": Flag(flags.DEFINE_bool, False, "", "print one JSON object instead of tables"),
     "debug": Flag(flags.DEFINE_bool, False, "", "show the traceback of an error"),
@@ -185,11 +191,11 @@ COMMANDS = {
     ),
     "simulate": Command(
         "predict how fast the config trains, how idle learner and places are, and which alpha, "
-        "places and redundant groups are faster, by the times of runs that --from names (their "
-        "config if --config is missing), or by given ones",
+        "places, redundant groups and division of devices are faster, by the times of runs that "
+        "--from names (their config if --config is missing), or by given ones",
         (
             *("config", "from", "check", "episode-seconds", "update-seconds", "lost"),
-            *("dispatch", "picture"),
+            *("dispatch", "update-speedup", "picture"),
         ),
         overrides=True,
     ),

@@ -17,6 +17,7 @@ from unittest import mock
 
 from ale_jax.status import Status
 from ale_jax.system.simulation.fit import fitted, has_result
+from ale_jax.system.simulation.observed import RunPart
 from ale_jax.system.simulation.predict import check
 from benchmarks.asynchrony.cases import CASES, Case, quick
 from benchmarks.asynchrony.runs import Arm, Finished, run
@@ -145,7 +146,7 @@ def _errors(name: str, runs: Runs) -> dict[str, float]:
     known, tried = runs[base][:-1], runs
     if not known:
         known, tried = runs[base], {other: runs[other] for other in others}
-    costs = fitted([(each.times, each.steps) for each in known])
+    costs = fitted([RunPart(each.times, each.steps) for each in known])
     errors = {}
     for schedule, finished in tried.items():
         last = finished[-1]

@@ -12,9 +12,9 @@ from ale_jax.config.run import RunConfig
 from ale_jax.monitor.run_files import CONFIG_FILE
 from ale_jax.monitor.times import TIMES_FILE, Times, read_times
 from ale_jax.system.checks import checked_config, stored_config
-from ale_jax.system.simulation.engines import dispatched, engines_of
+from ale_jax.system.simulation.engines import Engines, engines_of
 from ale_jax.system.simulation.fit import Costs, fitted
-from ale_jax.system.simulation.observed import TimedStep, timed_steps
+from ale_jax.system.simulation.observed import RunPart, TimedStep, timed_steps
 from ale_jax.system.simulation.picture import write_picture
 from ale_jax.system.simulation.predict import (
     Check,
@@ -24,8 +24,9 @@ from ale_jax.system.simulation.predict import (
     require_known,
 )
 from ale_jax.system.simulation.search import search
-from ale_jax.system.simulation.sides import lent_devices
+from ale_jax.system.simulation.sides import learners_of, lent_devices, num_lent
 from ale_jax.system.simulation.tables import show
+from ale_jax.system.simulation.updates import PROPORTIONAL, Scaling
 
 LEAST_STEPS = 4  # of a run, beside the first one and those that compile
 PICTURE = ".svg"
@@ -36,7 +37,7 @@ Values = Mapping[str, Any]  # of a config
 @dataclasses.dataclass(frozen=True)
 class Basis:
     """The flags that say what predictions rest on; None or "" for those that were not given.
-    dispatch: as of `Engines`. picture: the file that gets one."""
+    dispatch: as of `Engines`. update_speedup: as of `Scaling`. picture: the file that gets one."""
 
     source: str
     check: str
@@ -44,6 +45,7 @@ class Basis:
     update_seconds: float | None
     lost: float | None
     dispatch: float | None
+    update_speedup: float | None
     picture: str
 
     @property
@@ -55,6 +57,10 @@ class Basis:
             "--lost": self.lost,
         }
         return [name for name, value in flags.items() if value is not None]
+
+    @property
+    def scaling(self) -> Scaling | None:
+        return None if self.update_speedup is None else Scaling(self.update_speedup)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,47 +99,59 @@ def run_simulate(basis: Basis, values: Values | None, change: Callable[[Values],
         raise ValueError(
             f"{basis.given[0]} has no use with --from, whose runs say it: leave it out"
         )
-    costs = _measured(runs, others) if runs else _given(basis)
+    require_told(config, (*runs, *others), basis)
+    if runs:
+        costs = _measured(runs, others, basis)
+    else:
+        costs = dataclasses.replace(_given(basis), learners=learners_of(config))
+    costs = dataclasses.replace(costs, dispatch=basis.dispatch)
     checks = _checks(costs, runs, others)
-    costs = with_engines(costs, config, (*runs, *others), basis.dispatch)
     candidates = search(config, costs)
     show(config, costs, checks, candidates)
     if basis.picture:
         write_picture(Path(basis.picture), candidates, checks)
 
 
-def with_engines(
-    costs: Costs, config: RunConfig, runs: Sequence[_Run], dispatch: float | None
-) -> Costs:
-    """Returns the costs for the engines and reward workers of a config. ValueError if the runs do
-    not tell them."""
+def require_told(config: RunConfig, runs: Sequence[_Run], basis: Basis) -> None:
+    """Raises ValueError if flags and runs do not tell what the roles of a config do, or a flag has
+    no use."""
     rollout, measured = config.rollout, [run.config for run in runs]
     if rollout.reward_workers and not any(each.rollout.reward_workers for each in measured):
         raise ValueError(
             f"rollout.reward_workers {rollout.reward_workers}: only runs that had some tell how "
             "long verdicts take: name one by --from, or set it to 0"
         )
-    engines, numbers = engines_of(config), {engines_of(each).number for each in measured}
-    if numbers == {engines.number}:
-        if dispatch is not None:
-            raise ValueError(
-                f"--dispatch={dispatch:g} has no use: the runs have as many engines as the config"
-            )
-        return costs  # these are measured as they are
-    if numbers - {1}:
+    is_varied = bool(runs and rollout.engine_devices and rollout.devices_per_engine)
+    _require_dispatch(basis.dispatch, [engines_of(each) for each in (config, *measured)], is_varied)
+    same = {learners_of(each) for each in (config, *measured)} == {learners_of(config)}
+    if basis.scaling and same and not (rollout.lent_engines or is_varied):
         raise ValueError(
-            f"runs with {max(numbers)} engines do not tell what {engines.number} do: name runs "
-            "with one"
+            f"--update-speedup={basis.update_speedup:g} has no use: updates are lent no devices, "
+            "and how many learn beside engines of one size is not varied"
         )
-    engines = dispatched(engines, dispatch)
-    return dataclasses.replace(costs, crowding=dataclasses.replace(costs.crowding, engines=engines))
+
+
+def _require_dispatch(dispatch: float | None, engines: Sequence[Engines], is_varied: bool) -> None:
+    """engines: of the config, and of the runs. is_varied: whether their number is."""
+    numbers = {each.per_process for each in engines}
+    if dispatch is not None:
+        Engines(dispatch=dispatch)  # ValueError if it is no share
+        if numbers == {1} and not is_varied:
+            raise ValueError(f"--dispatch={dispatch:g} has no use: each process has one engine")
+    # What as many engines cost a process is measured as it is.
+    elif max(numbers) > 1 and (len(numbers) > 1 or len(engines) == 1):
+        raise ValueError(
+            f"each process has {max(numbers)} engines, which wait for one another's dispatches: "
+            "give --dispatch, the share of an engine's time that they take of its process"
+        )
 
 
 def _require_same_devices(config: RunConfig, runs: Sequence[_Run]) -> None:
     """ValueError if learner and engines of a run shared other devices than those of the config."""
     for run in runs:
         wanted, had = (each.rollout.engine_devices for each in (config, run.config))
-        if had != wanted:
+        size, other = (each.rollout.devices_per_engine for each in (config, run.config))
+        if had != wanted and not (had and wanted and size and size == other):
             raise ValueError(
                 f"rollout.engine_devices {wanted} cannot be predicted from {run.name}, which had "
                 f"{had}: how its episodes and updates slowed each other down says nothing of it. "
@@ -142,14 +160,14 @@ def _require_same_devices(config: RunConfig, runs: Sequence[_Run]) -> None:
 
 
 def _placed(run: _Run, hardware: HardwareConfig) -> _Run:
-    """Says of a run that lends devices how much faster updates are with these. hardware: of the
-    run, if it does not name its own."""
+    """Says on how many devices the updates of a run were. hardware: of the run, if it does not name
+    its own and its engines have some."""
     config = run.config
-    if config.rollout.lent_engines and not config.hardware.devices:
+    if config.rollout.engine_devices and not config.hardware.devices:
         config = dataclasses.replace(config, hardware=hardware)
-    if (lent := lent_devices(config)) is None:
-        return run
-    steps = [dataclasses.replace(each, faster=lent.faster) for each in run.steps]
+    lent_devices(config)  # ValueError if it lends some, and nothing says how many there are
+    own, lent = learners_of(config), num_lent(config)
+    steps = [dataclasses.replace(each, learners=own, lent=lent) for each in run.steps]
     return dataclasses.replace(run, config=config, steps=steps)
 
 
@@ -180,9 +198,15 @@ def _halves(run: _Run) -> tuple[list[TimedStep], list[TimedStep]]:
     return run.steps[:half], run.steps[half:]
 
 
-def _measured(runs: Sequence[_Run], others: Sequence[_Run]) -> Costs:
+def _measured(runs: Sequence[_Run], others: Sequence[_Run], basis: Basis) -> Costs:
     """Without other runs, the second half of each is what nothing is fitted to."""
-    return fitted([(run.times, run.steps if others else _halves(run)[0]) for run in runs])
+    parts = []
+    for run in runs:
+        engines = dataclasses.replace(engines_of(run.config), dispatch=basis.dispatch or 0.0)
+        lent = lent_devices(run.config)
+        steps = run.steps if others else _halves(run)[0]
+        parts.append(RunPart(run.times, steps, engines, lent.crowd if lent else 1.0))
+    return fitted(parts, basis.scaling)
 
 
 def _given(basis: Basis) -> Costs:
@@ -195,7 +219,7 @@ def _given(basis: Basis) -> Costs:
         ) from error
     lost = LOST if basis.lost is None else basis.lost
     update = UPDATE_SECONDS if basis.update_seconds is None else basis.update_seconds
-    return given_costs(LogNormal(median, p99, lost), update)
+    return given_costs(LogNormal(median, p99, lost), update, basis.scaling or PROPORTIONAL)
 
 
 def _checks(costs: Costs, runs: Sequence[_Run], others: Sequence[_Run]) -> list[Check]:

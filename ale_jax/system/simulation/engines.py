@@ -66,17 +66,3 @@ def engines_of(config: RunConfig) -> Engines:
             "depends on the machine: set hardware.chip and hardware.devices"
         )
     return Engines(own // rollout.devices_per_engine * processes, processes)
-
-
-def dispatched(engines: Engines, dispatch: float | None) -> Engines:
-    """Returns engines that wait for one another's dispatches. dispatch: as of `Engines`; None if it
-    was not given. ValueError if it is needed, or has no use."""
-    if dispatch is None and engines.per_process > 1:
-        raise ValueError(
-            f"each process has {engines.per_process} engines, which wait for one another's "
-            "dispatches: give --dispatch, the share of an engine's time that they take of its "
-            "process"
-        )
-    if dispatch is not None and engines.per_process == 1:
-        raise ValueError(f"--dispatch={dispatch:g} has no use: each process has one engine")
-    return dataclasses.replace(engines, dispatch=dispatch or 0.0)

@@ -14,45 +14,49 @@ from scipy.optimize import least_squares
 from ale_jax.monitor.times import AttemptTimes, Times
 from ale_jax.records import EpisodeKey
 from ale_jax.status import STATUS_RULES, Status
-from ale_jax.system.simulation.observed import Level, TimedStep, ended_within, playing
+from ale_jax.system.simulation.engines import Engines
+from ale_jax.system.simulation.observed import Level, RunPart, ended_within, playing, tells
 from ale_jax.system.simulation.run import Draw
+from ale_jax.system.simulation.updates import PROPORTIONAL, SLOWEST, Scaling, updates_of
 from ale_jax.system.simulation.world import ALONE, Course, Crowding
 
-TOLD = 0.1  # a number that varies by less than this share of its mean tells nothing of its effect
-SURE = 2.0  # standard errors that an effect must have to be believed
-# One place for all would make n episodes n times slower, and nothing is worse than that.
-SLOWEST = 1.0
 ROUNDS = 5  # after which what is expected of an attempt no longer changes
 CUT_SHARE = 0.01  # of attempts that are cancelled, which is not worth a word
 LEAST_S = 1e-3  # an attempt that is over sooner counts as one of a millisecond
 
 Floats = NDArray[np.float64]
-Part = tuple[Times, Sequence[TimedStep]]  # of a run
 
 
 @dataclasses.dataclass(frozen=True)
 class Costs:
     """What episodes and updates take, alone. course: draws how an attempt goes. update_seconds,
-    pause_seconds: as in `Setup`. most_playing: episodes in progress that are the basis of
-    `crowding`; 0 if nothing was measured. tells_places: whether they are the basis of others.
-    unknown: what the times do not tell, in sentences."""
+    pause_seconds: as in `Setup`, of `learners` devices; 0 devices if it is unknown how many.
+    dispatch: as of `Engines`; None if it was not given. most_playing: episodes in progress that are
+    the basis of `crowding`, and most_of_engine those of one; 0 if nothing was measured.
+    tells_places: whether they are the basis of others. unknown: what the times do not tell, in
+    sentences."""
 
     course: Draw
     update_seconds: float
     pause_seconds: float
     crowding: Crowding = ALONE
+    learners: int = 0
+    scaling: Scaling = PROPORTIONAL
+    dispatch: float | None = None
     most_playing: int = 0
+    most_of_engine: float = 0.0
     tells_places: bool = True
     unknown: tuple[str, ...] = ()
 
 
-def fitted(parts: Sequence[Part]) -> Costs:
+def fitted(parts: Sequence[RunPart], scaling: Scaling | None = None) -> Costs:
     """Returns what the steps of these runs took, and the attempts that ended in them.
 
     What each attempt would have taken alone is drawn for simulated ones, so that members of a
-    group stay together. ValueError if no attempt had a result.
+    group stay together. scaling: of updates, if it was given. ValueError if no attempt had a
+    result, and as of `updates_of`.
     """
-    rows = [_Rows.of(times, steps) for times, steps in parts]
+    rows = [_Rows.of(part) for part in parts]
     attempts = [each for row in rows for each in row.attempts]
     results = np.array([has_result(each) for each in attempts], dtype=bool)
     if not results.any():
@@ -64,23 +68,27 @@ def fitted(parts: Sequence[Part]) -> Costs:
     equally_long = np.full_like(seconds, np.median(seconds[results]))
     fair = _beside(rows, equally_long)
     others_tell, update_tells = (
-        _tells(values[results]) and _tells(same[results])
+        tells(values[results]) and tells(same[results])
         for values, same in zip((others, in_update), fair, strict=True)
     )
     told = np.array([others_tell, update_tells], dtype=float)
     of_episodes, of_update = _slowdown(rows, results, told)
-    update_seconds, of_learner, learner_tells = _updates(parts)
-    alone = seconds / (1.0 + of_episodes * others + of_update * in_update)
+    updates = updates_of(parts, scaling)
+    alone = seconds / (1.0 + of_episodes * others + of_update * in_update) / _waits(rows)
     groups = [(run, each.group) for run, row in enumerate(rows) for each in row.attempts]
-    pauses = [step.pause for _, steps in parts for step in steps]
+    pauses = [step.pause for part in parts for step in part.steps]
+    learner_tells = updates.by_episodes is not None
     return Costs(
         _Recorded.of(attempts, groups, _uncut(attempts, alone)),
-        update_seconds,
+        updates.seconds,
         float(np.mean(pauses)),
-        Crowding(of_episodes, of_update, of_learner),
-        round(float(np.percentile(others, 95))) + 1,
-        others_tell,
-        (*_unknown(others_tell, update_tells, learner_tells), *_cut(attempts)),
+        Crowding(of_episodes, of_update, updates.by_episodes or 0.0),
+        updates.learners,
+        updates.scaling,
+        most_playing=max(row.most for row in rows),
+        most_of_engine=max(row.most / row.engines.number for row in rows),
+        tells_places=others_tell,
+        unknown=(*_unknown(others_tell, update_tells, learner_tells), *_cut(attempts)),
     )
 
 
@@ -135,47 +143,76 @@ def _unknown(episodes: bool, update: bool, learner: bool) -> list[str]:
 @dataclasses.dataclass(frozen=True)
 class _Rows:
     """The attempts at episodes of training that ended in some steps of a run, when each began and
-    how long it took, and how many attempts and updates were in progress at each moment."""
+    how long it took, and how many attempts and updates were in progress at each moment. moved: of
+    the attempts, those whose engine had those of lent ones, too. crowd: as of `Sides`, then."""
 
     attempts: list[AttemptTimes]
     begun: Floats
     seconds: Floats
     playing: Level
     updates: Level
+    moved: Level
+    crowd: float
+    engines: Engines
 
     @classmethod
-    def of(cls, times: Times, steps: Sequence[TimedStep]) -> _Rows:
+    def of(cls, part: RunPart) -> _Rows:
+        times, steps, engines, crowd = part
         attempts = ended_within(times, steps)
         begun, seconds = (
             np.array([getattr(each, name) for each in attempts]) for name in ("begun", "seconds")
         )
         updates = Level((each.taken, each.published) for each in times.steps)
-        return cls(attempts, begun, np.maximum(seconds, LEAST_S), playing(times), updates)
+        seconds = np.maximum(seconds, LEAST_S)
+        moved = Level(_while_lent(times))
+        return cls(attempts, begun, seconds, playing(times), updates, moved, crowd, engines)
+
+    @property
+    def level(self) -> Floats:
+        """How many attempts were in progress beside each, with itself."""
+        return np.maximum(self.playing.mean(self.begun, self.begun + self.seconds), 1.0)
+
+    @property
+    def most(self) -> int:
+        return round(float(np.percentile(self.level, 95))) if self.attempts else 0
+
+
+def _while_lent(times: Times) -> Iterator[tuple[float, float]]:
+    """Yields when attempts were in progress while devices were lent."""
+    for step in times.steps:
+        if step.lent:
+            for each in times.attempts:
+                begun, ended = max(each.begun, step.taken), min(each.ended, step.published)
+                if begun < ended:
+                    yield begun, ended
 
 
 def _beside(rows: Sequence[_Rows], seconds: Floats) -> tuple[Floats, Floats]:
-    """Returns the mean numbers of other attempts, and of updates, in progress in the `seconds`
-    after each attempt began."""
+    """Returns the mean numbers of other attempts of the same engine, and of updates, in progress in
+    the `seconds` after each attempt began."""
     found = []
     for row, lasts in zip(rows, np.split(seconds, _ends(rows)), strict=True):
         itself = np.minimum(row.seconds, lasts) / lasts
         ended = row.begun + lasts
         others = row.playing.mean(row.begun, ended) - itself
-        found.append((np.maximum(others, 0.0), row.updates.mean(row.begun, ended)))
+        others += (row.crowd - 1.0) * row.moved.mean(row.begun, ended)
+        beside = (others + 1.0) / row.engines.number - 1.0
+        found.append((np.maximum(beside, 0.0), row.updates.mean(row.begun, ended)))
     return np.concatenate([each for each, _ in found]), np.concatenate([each for _, each in found])
+
+
+def _waits(rows: Sequence[_Rows]) -> Floats:
+    """Returns how many times slower each attempt was because engines wait for one another's
+    dispatches."""
+    return np.array([row.engines.slower(round(each)) for row in rows for each in row.level])
 
 
 def _ends(rows: Sequence[_Rows]) -> NDArray[np.int64]:
     return np.cumsum([len(row.attempts) for row in rows])[:-1]
 
 
-def _tells(values: Floats) -> bool:
-    """Returns whether an effect of these values can be told from a constant."""
-    return bool(np.std(values) >= TOLD * max(float(np.mean(values)), TOLD))
-
-
 def _slowdown(
-    rows: Sequence[_Rows], results: NDArray[np.bool_], tells: Floats
+    rows: Sequence[_Rows], results: NDArray[np.bool_], told: Floats
 ) -> tuple[float, float]:
     """Returns `Crowding.episodes` and `Crowding.update`.
 
@@ -183,18 +220,19 @@ def _slowdown(
     squares of the logarithms. Those that happen to be slow end when most others have, so what is in
     progress beside an attempt is counted in the time that its size lets one expect, not in its own.
 
-    results: which attempts had one. tells: 0 for an effect that is not to be sought.
+    results: which attempts had one. told: 0 for an effect that is not to be sought.
     """
     attempts = [each for row in rows for each in row.attempts]
     seconds = np.concatenate([row.seconds for row in rows])
     sizes = np.array([(each.turns, each.tokens, 1.0) for each in attempts])
     sizes *= seconds.mean() / np.maximum(sizes.mean(axis=0), LEAST_S)
-    values, expected = np.array([0.3, 0.3, 0.3, 0.1, 0.1]), seconds
+    values, expected, waits = np.array([0.3, 0.3, 0.3, 0.1, 0.1]), seconds, _waits(rows)
+    dispatched = seconds / waits
     for _ in range(ROUNDS):
-        beside = np.array(_beside(rows, expected)) * tells[:, None]
-        values = _least_squares(sizes[results], beside[:, results], seconds[results], values)
-        expected = _taken(values, sizes, beside)
-    of_episodes, of_update = values[3:] * tells
+        beside = np.array(_beside(rows, expected)) * told[:, None]
+        values = _least_squares(sizes[results], beside[:, results], dispatched[results], values)
+        expected = waits * _taken(values, sizes, beside)
+    of_episodes, of_update = values[3:] * told
     return float(of_episodes), float(of_update)
 
 
@@ -212,31 +250,6 @@ def _least_squares(sizes: Floats, beside: Floats, seconds: Floats, start: Floats
     # Outliers, such as attempts in a slow sandbox, count less than their squares.
     found = least_squares(wrong, start, bounds=(least, most), loss="soft_l1")
     return np.asarray(found.x)
-
-
-def _updates(parts: Sequence[Part]) -> tuple[float, float, bool]:
-    """Returns the seconds of an update alone, on the learner's own devices, `Crowding.learner`, and
-    whether it could be told."""
-    taken, published = (
-        [np.array([getattr(s.times, name) for s in steps]) for _, steps in parts]
-        for name in ("taken", "published")
-    )
-    levels = [
-        playing(times).mean(begun, ended)
-        for (times, _), begun, ended in zip(parts, taken, published, strict=True)
-    ]
-    seconds = np.array([step.update_seconds for _, steps in parts for step in steps])
-    number = np.concatenate(levels)
-    mean, level = float(seconds.mean()), float(number.mean())
-    # A line through two points has no error.
-    if len(number) < 3 or not _tells(number):
-        return mean, 0.0, False
-    (slope, _), covariance = np.polyfit(number, seconds, deg=1, cov=True)
-    if slope <= SURE * np.sqrt(covariance[0, 0]):
-        return mean, 0.0, False
-    # mean = alone * (1 + learner * level), and learner is at most SLOWEST.
-    alone = max(mean - float(slope) * level, mean / (1.0 + SLOWEST * level))
-    return alone, (mean / alone - 1.0) / level, True
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,13 +6,16 @@ import bisect
 import dataclasses
 import itertools
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ale_jax.monitor.times import NO_GROUP, AttemptTimes, StepTimes, Times
 from ale_jax.status import Status
+from ale_jax.system.simulation.engines import ONE, Engines
 
+TOLD = 0.1  # a number that varies by less than this share of its mean tells nothing of its effect
 COMPILED_SHARE = 0.05  # of a step's time: one that compiled for longer says nothing of others
 
 
@@ -54,14 +57,21 @@ class Level:
         return np.asarray(area / np.maximum(ended - begun, 1e-9))
 
 
+def tells(values: NDArray[np.float64]) -> bool:
+    """Returns whether an effect of these values can be told from a constant."""
+    return bool(np.std(values) >= TOLD * max(float(np.mean(values)), TOLD))
+
+
 @dataclasses.dataclass(frozen=True)
 class TimedStep:
-    """A step, from the publication of the one before, `begun`, until its own. faster: how many
-    times faster updates are with lent devices."""
+    """A step, from the publication of the one before, `begun`, until its own. learners: devices
+    that only learn, or do both; 0 if it is unknown how many. lent: devices that others are, if
+    they are lent."""
 
     times: StepTimes
     begun: float
-    faster: float = 1.0
+    learners: int = 0
+    lent: int = 0
 
     @property
     def pause(self) -> float:
@@ -70,9 +80,13 @@ class TimedStep:
 
     @property
     def update_seconds(self) -> float:
-        """What the update would have taken without lent devices."""
-        times = self.times
-        return times.published - times.taken + (self.faster - 1.0) * times.lent
+        return self.times.published - self.times.taken
+
+    @property
+    def devices(self) -> int:
+        """Devices of the update, with those that were lent for most of it; 0 if unknown."""
+        is_lent = self.learners and self.times.lent > self.update_seconds / 2
+        return self.learners + (self.lent if is_lent else 0)
 
     @property
     def ended(self) -> float:
@@ -81,6 +95,15 @@ class TimedStep:
     @property
     def seconds(self) -> float:
         return self.ended - self.begun
+
+
+class RunPart(NamedTuple):
+    """Some steps of a run. crowd: as of `Sides`, while devices are lent."""
+
+    times: Times
+    steps: Sequence[TimedStep]
+    engines: Engines = ONE
+    crowd: float = 1.0
 
 
 def timed_steps(times: Times, beginning: float | None = None) -> list[TimedStep]:
@@ -107,7 +130,7 @@ def observed(times: Times, steps: Sequence[TimedStep], places: int) -> Outcome:
     seconds = sum(step.seconds for step in steps)
     begun, ended = (np.array([getattr(s, name) for s in steps]) for name in ("begun", "ended"))
     busy = playing(times, only_training=True).mean(begun, ended) @ (ended - begun)
-    updates = sum(step.times.published - step.times.taken for step in steps)
+    updates = sum(step.update_seconds for step in steps)
     ages = [age for step in steps for age in step.times.ages]
     stale = sum(step.times.stale for step in steps)
     return Outcome(

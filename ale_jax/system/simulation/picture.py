@@ -59,11 +59,15 @@ def _axis(checks: Sequence[Check]) -> str:
 
 def _row(candidate: Candidate, top: float, scale: float, error: float) -> Iterator[str]:
     """scale: pixels of a step per hour."""
-    rl, outcome = candidate.config.rl, candidate.outcome
+    outcome = candidate.outcome
     steps = STEPS.of(outcome)
+    rl, rollout = candidate.config.rl, candidate.config.rollout
     extra = f", {rl.redundant_groups} redundant groups" * bool(rl.redundant_groups)
     label = f"alpha {rl.alpha:g}, {places_of(candidate.config)} places{extra}"
     yield _text(LABELS - 8, top + 15, label, "end")
+    if rollout.engine_devices:
+        devices = f"{rollout.engine_devices} engine devices, {rollout.lent_engines} lent engines"
+        yield _text(LABELS - 8, top + 28, devices, "end")
     yield _bar(LABELS, top + 4, steps * scale, 14, SPEED)
     if error:
         low, high = (LABELS + scale * steps * (1.0 + sign * error) for sign in (-1, 1))

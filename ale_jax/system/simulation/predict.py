@@ -13,11 +13,13 @@ from ale_jax.config.run import RunConfig
 from ale_jax.monitor.times import Times
 from ale_jax.records import EpisodeKey
 from ale_jax.status import Status
+from ale_jax.system.simulation.engines import engines_of
 from ale_jax.system.simulation.fit import Costs
 from ale_jax.system.simulation.observed import Outcome, TimedStep, observed
 from ale_jax.system.simulation.run import NEVER, Draw, Setup, simulate
-from ale_jax.system.simulation.sides import lent_devices
-from ale_jax.system.simulation.world import Course
+from ale_jax.system.simulation.sides import learners_of, lent_devices
+from ale_jax.system.simulation.updates import PROPORTIONAL, Scaling
+from ale_jax.system.simulation.world import Course, Crowding
 
 EPISODES = 1000  # that are simulated at least, after BEGIN steps that do not count
 BEGIN, LEAST_STEPS = 5, 25
@@ -61,13 +63,13 @@ def places_of(config: RunConfig) -> int:
 
 def setup_of(config: RunConfig, costs: Costs) -> Setup:
     """Returns the schedule of a run. What missed a deadline is among the recorded failures.
-    ValueError as of `lent_devices`."""
+    ValueError as of `update_seconds` and `lent_devices`."""
     rl = config.rl
     return Setup(
         groups_per_step=rl.groups_per_step,
         group_size=rl.group_size,
         places=places_of(config),
-        update_seconds=costs.update_seconds,
+        update_seconds=update_seconds(config, costs),
         alpha=rl.alpha,
         stragglers=rl.stragglers,
         redundant_groups=rl.redundant_groups,
@@ -75,10 +77,31 @@ def setup_of(config: RunConfig, costs: Costs) -> Setup:
         retries=config.rollout.retries,
         deadlines=NEVER,
         pause_seconds=costs.pause_seconds,
-        crowding=costs.crowding,
+        crowding=crowding_of(config, costs),
         reward_workers=judges_of(config),
-        lent=lent_devices(config),
+        lent=lent_devices(config, costs.scaling),
     )
+
+
+def update_seconds(config: RunConfig, costs: Costs) -> float:
+    """Returns what an update alone takes on the devices that learn. ValueError if nothing tells
+    it."""
+    learners, measured = learners_of(config), costs.learners
+    if learners == measured or not (learners and measured):  # or nobody says how many these are
+        return costs.update_seconds
+    if costs.scaling is PROPORTIONAL:
+        raise ValueError(
+            f"updates on {measured} devices do not tell what they take on {learners}: set the "
+            "hardware of the runs, or give --update-speedup, or name runs that were lent devices, "
+            "or had other rollout.engine_devices"
+        )
+    return costs.update_seconds / costs.scaling.faster(measured, learners)
+
+
+def crowding_of(config: RunConfig, costs: Costs) -> Crowding:
+    """Returns what slows down what, with the engines of a run."""
+    engines = dataclasses.replace(engines_of(config), dispatch=costs.dispatch or 0.0)
+    return dataclasses.replace(costs.crowding, engines=engines)
 
 
 def judges_of(config: RunConfig) -> int:
@@ -131,8 +154,9 @@ class LogNormal:
         return Course(seconds)
 
 
-def given_costs(course: Draw, update_seconds: float) -> Costs:
-    """Returns costs that were not measured. ValueError if an update would take no time."""
-    if not 0.0 <= update_seconds < math.inf:
-        raise ValueError(f"--update-seconds={update_seconds:g} must be 0 or more, in seconds")
-    return Costs(course, update_seconds, 0.0)
+def given_costs(course: Draw, seconds: float, scaling: Scaling = PROPORTIONAL) -> Costs:
+    """Returns costs that were not measured. seconds: of an update. ValueError if these are no
+    time."""
+    if not 0.0 <= seconds < math.inf:
+        raise ValueError(f"--update-seconds={seconds:g} must be 0 or more, in seconds")
+    return Costs(course, seconds, 0.0, scaling=scaling)

@@ -1,13 +1,17 @@
-"""Which of the schedules around a config's is the fastest, as far as its error lets one tell."""
+"""Which of the schedules around a config's is the fastest, as far as its error lets one tell, and
+with which of its devices."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ale_jax.config.run import RunConfig
+from ale_jax.system.checks import check_sections
+from ale_jax.system.simulation.divisions import divisions
+from ale_jax.system.simulation.engines import engines_of
 from ale_jax.system.simulation.fit import Costs
 from ale_jax.system.simulation.observed import Outcome
 from ale_jax.system.simulation.predict import places_of, predict
@@ -27,28 +31,66 @@ class Candidate:
     beyond: bool
 
     @property
-    def effort(self) -> tuple[float, int, int]:
+    def effort(self) -> tuple[float, int, int, int]:
         """What it costs beside time, in the order in which less is better."""
         rl = self.config.rl
-        return rl.alpha, rl.redundant_groups, places_of(self.config)
+        return rl.alpha, rl.redundant_groups, places_of(self.config), self.division[1]
+
+    @property
+    def division(self) -> tuple[int, int]:
+        """Devices of its engines, and lent engines."""
+        return self.config.rollout.engine_devices, self.config.rollout.lent_engines
 
 
 def search(config: RunConfig, costs: Costs) -> list[Candidate]:
-    """Simulates the config, and then all those around it."""
-    engines = costs.crowding.engines.number
+    """Simulates the config, and then the schedules around it, other divisions of its devices with
+    the fastest of these, and the schedules around it with the fastest division."""
+    found = _simulated([config, *_around(config, costs.tells_places)], costs)
+    others = _simulated(divisions(_fastest(found).config, costs), costs)
+    if not others:
+        return found
+    best = _fastest([*found, *others])
+    found += others
+    if best in others:
+        chosen = _with_division(config, best.config)
+        found += _simulated([chosen, *_around(chosen, costs.tells_places)], costs, but=best.config)
+    return found
+
+
+def _simulated(
+    configs: Iterable[RunConfig], costs: Costs, but: RunConfig | None = None
+) -> list[Candidate]:
     return [
-        Candidate(each, predict(each, costs), 0 < costs.most_playing < places_of(each))
-        for each in _around(config, costs.tells_places, engines)
+        Candidate(each, predict(each, costs), _is_beyond(each, costs))
+        for each in configs
+        if each != but
     ]
+
+
+def _is_beyond(config: RunConfig, costs: Costs) -> bool:
+    if not costs.most_playing:
+        return False
+    places, engines = places_of(config), engines_of(config).number
+    return places > costs.most_playing or places / engines > costs.most_of_engine
+
+
+def _fastest(candidates: Sequence[Candidate]) -> Candidate:
+    return min(candidates, key=lambda each: each.outcome.seconds_per_step)
+
+
+def _with_division(config: RunConfig, other: RunConfig) -> RunConfig:
+    names = ("engine_devices", "lent_engines")
+    changed = {name: getattr(other.rollout, name) for name in names}
+    return dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, **changed))
 
 
 def best(candidates: Sequence[Candidate], error: float) -> Candidate:
     """Returns, of those that cannot be told from the fastest with such an error, the one with the
-    least staleness, then the fewest redundant groups, then the fewest places.
+    least staleness, then the fewest redundant groups, places and lent engines, then the first.
 
     error: share of a figure by which it may be off.
     """
-    limit = min(each.outcome.seconds_per_step for each in candidates) * (1.0 + error)
+    limit = _fastest(candidates).outcome.seconds_per_step * (1.0 + error)
     told = [each for each in candidates if each.outcome.seconds_per_step <= limit]
     return min(told, key=lambda each: each.effort)
 
@@ -57,7 +99,7 @@ def changes(config: RunConfig, other: RunConfig) -> list[str]:
     """Returns the arguments that make the schedule of `config` that of `other`."""
     fields = (
         *(("rl", name) for name in ("alpha", "stragglers", "redundant_groups")),
-        ("rollout", "episodes_per_actor"),
+        *(("rollout", n) for n in ("episodes_per_actor", "engine_devices", "lent_engines")),
     )
     return [
         f"--config.{section}.{name}={value}"
@@ -67,20 +109,25 @@ def changes(config: RunConfig, other: RunConfig) -> list[str]:
     ]
 
 
-def _around(config: RunConfig, other_places: bool, engines: int) -> Iterator[RunConfig]:
-    """Yields the config, and all with other alphas, places and redundant groups. More places than
-    the engines have slots would only wait for these."""
+def _around(config: RunConfig, other_places: bool) -> Iterator[RunConfig]:
+    """Yields all possible configs with other alphas, places and redundant groups."""
     rl, rollout = config.rl, config.rollout
     alphas = sorted({*ALPHAS, rl.alpha})
     times = PLACES if other_places else (1.0,)
     sizes = sorted({max(round(each * rollout.episodes_per_actor), 1) for each in times})
-    slots = max(engines * config.engine.max_sequences, places_of(config))
     redundant = sorted({0, rl.redundant_groups, math.ceil(REDUNDANT * rl.groups_per_step)})
-    yield config
     for alpha, size, spare in itertools.product(alphas, sizes, redundant):
         late = "drop" if spare else rl.stragglers
         schedule = dataclasses.replace(rl, alpha=alpha, redundant_groups=spare, stragglers=late)
         workers = dataclasses.replace(rollout, episodes_per_actor=size)
         other = dataclasses.replace(config, rl=schedule, rollout=workers)
-        if other != config and places_of(other) <= slots:
+        if other != config and _is_consistent(other):
             yield other
+
+
+def _is_consistent(config: RunConfig) -> bool:
+    try:
+        check_sections(config)
+    except ValueError:
+        return False
+    return True

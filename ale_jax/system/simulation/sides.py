@@ -8,6 +8,7 @@ import dataclasses
 from ale_jax.config.run import RunConfig
 from ale_jax.model.sides import num_learners
 from ale_jax.system.lending import Lending, lending_of
+from ale_jax.system.simulation.updates import PROPORTIONAL, Scaling
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,11 +18,26 @@ class LentDevices:
     lending: Lending
     faster: float
 
+    @property
+    def crowd(self) -> float:
+        """How many times as many conversations an engine has while others are lent."""
+        return self.lending.engines / (self.lending.engines - self.lending.count)
 
-def lent_devices(config: RunConfig) -> LentDevices | None:
-    """Returns what a config lends, None if nothing. The speed of an update is taken to be in
-    proportion to its devices. ValueError, by the field's name, if it cannot lend, or does not say
-    how many devices learn."""
+
+def learners_of(config: RunConfig) -> int:
+    """Returns how many devices learn; 0 if the config does not say it. ValueError if none do."""
+    return num_learners(config) if config.hardware.devices else 0
+
+
+def num_lent(config: RunConfig) -> int:
+    """Returns how many devices an update is lent."""
+    rollout = config.rollout
+    return rollout.lent_engines * (rollout.devices_per_engine or rollout.engine_devices)
+
+
+def lent_devices(config: RunConfig, scaling: Scaling = PROPORTIONAL) -> LentDevices | None:
+    """Returns what a config lends, None if nothing. scaling: of updates. ValueError, by the field's
+    name, if it cannot lend, or does not say how many devices learn."""
     rollout = config.rollout
     if rollout.lent_engines and not config.hardware.devices:
         raise ValueError(
@@ -30,8 +46,8 @@ def lent_devices(config: RunConfig) -> LentDevices | None:
         )
     if (lending := lending_of(config)) is None:
         return None
-    lent = lending.count * (rollout.devices_per_engine or rollout.engine_devices)
-    return LentDevices(lending, 1.0 + lent / num_learners(config))
+    own = num_learners(config)
+    return LentDevices(lending, scaling.faster(own, own + num_lent(config)))
 
 
 class Sides:
@@ -55,7 +71,4 @@ class Sides:
     @property
     def crowd(self) -> float:
         """How many times as many conversations an engine has, because others are lent."""
-        if not (self._devices and self._are_lent):
-            return 1.0
-        lending = self._devices.lending
-        return lending.engines / (lending.engines - lending.count)
+        return self._devices.crowd if self._devices and self._are_lent else 1.0

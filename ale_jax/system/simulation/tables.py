@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
@@ -10,11 +11,13 @@ from rich.console import Console
 from rich.table import Table
 
 from ale_jax.config.run import RunConfig
+from ale_jax.system.simulation.divisions import untold
 from ale_jax.system.simulation.fit import Costs
 from ale_jax.system.simulation.observed import Outcome
-from ale_jax.system.simulation.predict import Check, places_of
+from ale_jax.system.simulation.predict import Check, crowding_of, places_of, update_seconds
 from ale_jax.system.simulation.search import Candidate, best, changes
-from ale_jax.system.simulation.sides import lent_devices
+from ale_jax.system.simulation.sides import learners_of, lent_devices, num_lent
+from ale_jax.system.simulation.updates import PROPORTIONAL
 
 WIDTH = 120  # if the output is not a terminal
 SHOWN = 8  # of the fastest schedules
@@ -62,7 +65,8 @@ def show(
     def say(line: str) -> None:
         console.print(line, soft_wrap=True, markup=False)
 
-    figures = (*FIGURES, LENT) if config.rollout.lent_engines else FIGURES
+    lends = any(each.division[1] for each in candidates)
+    figures = (*FIGURES, LENT) if lends else FIGURES
     for line in _basis(config, costs):
         say(line)
     if checks:
@@ -73,15 +77,12 @@ def show(
 
 
 def _basis(config: RunConfig, costs: Costs) -> Iterator[str]:
+    seconds = update_seconds(config, costs)
     yield (
-        f"An update alone takes {costs.update_seconds:.3g} s, and {costs.pause_seconds:.3g} s pass "
-        "before the learner asks for more."
+        f"An update alone takes {seconds:.3g} s, and {costs.pause_seconds:.3g} s pass before the "
+        "learner asks for more."
     )
-    if lent := lent_devices(config):
-        yield (
-            f"With lent devices it is taken to be {lent.faster:.3g} times as fast, in proportion "
-            "to their number."
-        )
+    yield from _devices(config, costs)
     effects = {
         "an episode by {:.1%} for each other one": costs.crowding.episodes,
         "an episode by {:.0%} during an update": costs.crowding.update,
@@ -90,16 +91,43 @@ def _basis(config: RunConfig, costs: Costs) -> Iterator[str]:
     if told := [text.format(effect) for text, effect in effects.items() if round(effect, 3)]:
         most = f" (measured with up to {costs.most_playing} episodes in progress)"
         yield f"What is in progress at once slows down: {'; '.join(told)}{most}."
-    engines = costs.crowding.engines
+    engines = crowding_of(config, costs).engines
     if engines.number > 1:
         waits = engines.slower(engines.number) - 1.0
+        dispatched = (
+            f"; {engines.per_process} of a process wait for one another's dispatches "
+            f"({waits:.1%} slower), as if episodes did nothing but sample"
+        )
         yield (
             f"Of {engines.number} engines each has its share of the episodes, which slow down "
-            f"those of the same engine alone; {engines.per_process} of a process wait for one "
-            f"another's dispatches ({waits:.1%} slower), as if episodes did nothing but sample."
+            f"those of the same engine alone{dispatched if costs.dispatch is not None else ''}."
         )
     for each in costs.unknown:
         yield f"Not told by these times: {each}."
+    if why := untold(config, costs):
+        yield f"{why}."
+
+
+def _devices(config: RunConfig, costs: Costs) -> Iterator[str]:
+    """Yields what updates on other devices rest on."""
+    scaling, lent = costs.scaling, lent_devices(config, costs.scaling)
+    if scaling is PROPORTIONAL:
+        if lent:
+            yield (
+                f"With lent devices it is taken to be {lent.faster:.3g} times as fast, in "
+                "proportion to their number."
+            )
+        return
+    known = f"measured on {scaling.least:g} to {scaling.most:g}"
+    yield (
+        f"On twice the devices it is {scaling.doubled:.3g} times as fast "
+        f"({known if math.isfinite(scaling.most) else 'given'}). Updates and episodes are taken to "
+        "slow each other down as much, however devices are divided."
+    )
+    if lent:
+        own = learners_of(config)
+        told = "" if scaling.tells(own, own + num_lent(config)) else ", beyond what was measured"
+        yield f"With lent devices it is {lent.faster:.3g} times as fast{told}."
 
 
 def _check_table(checks: Sequence[Check], figures: Figures) -> Table:
@@ -119,13 +147,15 @@ def shown(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def _table(candidates: Sequence[Candidate], checks: Sequence[Check], figures: Figures) -> Table:
     heads = [f"{figure.name}\n{_error(figure, checks)}" for figure in figures]
-    table = Table("alpha", "places", "redundant groups", *heads, title="Predicted")
+    divided = any(each.division[0] for each in candidates)
+    devices = ("engine devices", "lent engines") if divided else ()
+    table = Table("alpha", "places", "redundant groups", *devices, *heads, title="Predicted")
     for number, each in enumerate(shown(candidates)):
         rl, places = each.config.rl, f"{places_of(each.config)}{'*' * each.beyond}"
+        division = map(str, each.division) if divided else ()
         values = (figure.text(each.outcome) for figure in figures)
-        table.add_row(
-            f"{rl.alpha:g}", places, str(rl.redundant_groups), *values, end_section=number == 0
-        )
+        schedule = f"{rl.alpha:g}", places, str(rl.redundant_groups)
+        table.add_row(*schedule, *division, *values, end_section=number == 0)
     return table
 
 
@@ -157,6 +187,11 @@ def _advice(
         )
     if any(each.beyond for each in candidates):
         yield "* more episodes at once than were measured."
+    if len({each.division for each in candidates}) > 1:
+        yield (
+            "Other divisions of devices were tried with the fastest schedule, and other schedules "
+            "with the fastest of these."
+        )
     yield LEFT_OUT
     chosen = best(candidates, error)
     if arguments := changes(config, chosen.config):

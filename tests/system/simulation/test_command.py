@@ -10,11 +10,12 @@ import pytest
 from ale_jax.launch import main
 from ale_jax.monitor.times import TimesWriter, read_times
 from ale_jax.system.lending import Lending
-from ale_jax.system.simulation import command, fit, predict
-from ale_jax.system.simulation.observed import timed_steps
+from ale_jax.system.simulation import command, fit, predict, search
+from ale_jax.system.simulation.engines import Engines
+from ale_jax.system.simulation.observed import RunPart, timed_steps
 from ale_jax.system.simulation.run import Setup, simulated
 from ale_jax.system.simulation.sides import LentDevices
-from ale_jax.system.simulation.world import Course
+from ale_jax.system.simulation.world import Course, Crowding
 from tests.system.configs import smoke_config
 
 FEW = 160  # episodes of a simulation: no figure is needed to the percent
@@ -218,12 +219,14 @@ def test_several_engines_need_to_be_told_what_their_dispatches_cost(tmp_path, ca
 def test_what_runs_do_not_tell_of_roles_is_refused(tmp_path, capsys):
     run = make_run(tmp_path / "run", SMOKE)
     source = f"--from={run}"
-    assert "has no use: the runs have as many" in refused(capsys, source, "--dispatch=0.1")
+    assert "has no use: each process has one engine" in refused(capsys, source, "--dispatch=0.1")
     values = json.loads((run / "config.json").read_text())
     values["hardware"] |= {"chip": "v5e", "devices": 2, "devices_per_process": 1}
     (run / "config.json").write_text(json.dumps(values))
     changed = ("--config.hardware.devices=4",)
-    assert "runs with 2 engines do not tell what 4 do" in refused(capsys, source, *changed)
+    assert "updates on 2 devices do not tell what they take on 4" in refused(
+        capsys, source, *changed
+    )
 
 
 def test_reward_workers_are_predicted_by_runs_that_had_some(tmp_path):
@@ -237,7 +240,7 @@ def test_reward_workers_are_predicted_by_runs_that_had_some(tmp_path):
     run = make_run(tmp_path / "run", setup, course=course)
     times = read_times(run / "times.jsonl")
     assert {each.verdict for each in times.attempts if each.verdict} == {20.0}
-    costs = fit.fitted([(times, timed_steps(times))])
+    costs = fit.fitted([RunPart(times, timed_steps(times))])
     config = smoke_config()
     waits = predict.predict(config, costs).seconds_per_step
     rollout = dataclasses.replace(config.rollout, reward_workers=8)
@@ -250,6 +253,46 @@ def test_reward_workers_are_predicted_by_runs_that_had_some(tmp_path):
 def test_reward_workers_of_no_run_are_refused():
     config = smoke_config()
     rollout = dataclasses.replace(config.rollout, reward_workers=2)
-    costs = predict.given_costs(course, 1.0)
+    config, basis = dataclasses.replace(config, rollout=rollout), command.Basis(*BARE)
     with pytest.raises(ValueError, match=r"rollout.reward_workers 2: only runs that had some"):
-        command.with_engines(costs, dataclasses.replace(config, rollout=rollout), [], None)
+        command.require_told(config, [], basis)
+
+
+BARE = ("", "", "", None, None, None, None, "")
+
+
+def test_flags_that_say_nothing_of_the_config_are_refused(tmp_path, capsys):
+    speedup = "--update-speedup=1.5"
+    assert "has no use: updates are lent no devices" in refused(capsys, "--config=smoke", speedup)
+    run = _apart(make_run(tmp_path / "run", SMOKE))
+    assert "must be above 0" in refused(capsys, f"--from={run}", "--update-speedup=0")
+
+
+def test_the_division_to_set_is_told(tmp_path, capsys, monkeypatch):
+    """Updates on two devices take 12 s, and with two or four more a half or a third of that. They
+    are what a run waits for, so that one on four devices is better, and one that is lent two."""
+    monkeypatch.setattr(search, "_around", lambda config, other_places: [])
+    base = dataclasses.replace(
+        SMOKE, update_seconds=12.0, crowding=Crowding(0.1, engines=Engines(3))
+    )
+    lent = dataclasses.replace(base, lent=LentDevices(Lending(3, 2, places=4), faster=3.0))
+    run = _apart(make_run(tmp_path / "run", lent, course=sized, alpha=1.0), lent_engines=2)
+    values = json.loads((run / "config.json").read_text())
+    values["hardware"] |= {"chip": "h100", "devices": 8}
+    values["learn"] |= {"microbatch_rows": 24}
+    (run / "config.json").write_text(json.dumps(values))
+    picture = tmp_path / "picture.svg"
+    own = "--config.rollout.lent_engines=0"
+    out = said(capsys, f"--from={run}", own, "--dispatch=0", f"--picture={picture}")
+    assert "On twice the devices it is 2 times as fast (measured on 2 to 6)" in out
+    assert "not varied" not in out and "updates lent, %" in " ".join(out.split())
+    *_, told = out.splitlines()
+    assert "--config.rollout.engine_devices=" in told or "--config.rollout.lent_engines=" in told
+    assert "6 engine devices, 0 lent engines" in picture.read_text()
+    out = said(capsys, f"--from={run}", own)
+    assert "rollout.engine_devices is not varied: what other numbers of engines cost" in out
+
+
+def sized(key, chance):
+    """Members of a group are alike, and differ from other groups."""
+    return Course(3.0 + 3.0 * (key.group % 5))

@@ -10,7 +10,7 @@ from ale_jax.monitor.times import Times
 from ale_jax.records import TRAIN, EpisodeKey, Task
 from ale_jax.status import Status
 from ale_jax.system.simulation.fit import fitted
-from ale_jax.system.simulation.observed import timed_steps
+from ale_jax.system.simulation.observed import RunPart, timed_steps
 from ale_jax.system.simulation.run import Setup, simulate, simulated
 from ale_jax.system.simulation.world import Course, Crowding
 
@@ -35,7 +35,7 @@ def sized(times):
 
 def part_of(setup, steps=80, seed=0):
     times = sized(simulated(setup, course, steps, seed))
-    return times, timed_steps(times)
+    return RunPart(times, timed_steps(times))
 
 
 def predicted(setup, costs):
@@ -68,7 +68,7 @@ def test_what_was_dropped_for_being_slow_is_slow_where_it_is_waited_for():
         WORLD, alpha=2.0, places=20, stragglers="drop", redundant_groups=1, crowding=Crowding()
     )
     times = simulated(drops, slow, 200, 0)
-    costs = fitted([(times, timed_steps(times))])
+    costs = fitted([RunPart(times, timed_steps(times))])
     assert "of the attempts were cancelled: how long these would have taken" in costs.unknown[-1]
     for setup in (drops, dataclasses.replace(drops, stragglers="wait", redundant_groups=0)):
         truth = simulate(setup, slow, 150, 3, begin=10).seconds_per_step
@@ -90,7 +90,7 @@ def test_those_that_are_slow_by_themselves_do_not_tell_that_others_slow_them_dow
 
     at_once = dataclasses.replace(WORLD, places=16, crowding=Crowding())
     times = simulated(at_once, alone, 40, 0)
-    costs = fitted([(times, timed_steps(times))])
+    costs = fitted([RunPart(times, timed_steps(times))])
     assert not costs.tells_places and costs.crowding == Crowding()
     truth = simulate(at_once, alone, 100, 3, begin=10).seconds_per_step
     assert predicted(at_once, costs) == pytest.approx(truth, rel=0.1)
@@ -120,4 +120,4 @@ def test_what_failed_fails_as_often_and_members_stay_together():
 def test_without_a_result_nothing_is_told():
     lost = simulated(WORLD, lambda key, chance: Course(2.0, Status.CALL_LOST, None), 0, 0)
     with pytest.raises(ValueError, match="no episode of these steps had a result"):
-        fitted([(lost, [])])
+        fitted([RunPart(lost, [])])

@@ -50,7 +50,7 @@ def test_the_arguments_are_those_that_differ():
 
 def test_schedules_are_tried_as_far_as_the_engine_has_slots():
     config = smoke_config(rl={"alpha": 0.25, "redundant_members": 1})
-    found = search(config, dataclasses.replace(COSTS, most_playing=4))
+    found = search(config, dataclasses.replace(COSTS, most_playing=4, most_of_engine=4.0))
     assert found[0].config == config
     assert {each.config.rl.alpha for each in found} == {0.0, 0.25, 0.5, 1.0, 2.0}
     assert {places_of(each.config) for each in found} == {2, 4, 8}, "the engine has 8 slots"

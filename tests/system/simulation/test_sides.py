@@ -10,7 +10,7 @@ from ale_jax.config.hardware import HardwareConfig
 from ale_jax.system.lending import Lending
 from ale_jax.system.simulation.engines import Engines
 from ale_jax.system.simulation.fit import fitted
-from ale_jax.system.simulation.observed import timed_steps
+from ale_jax.system.simulation.observed import RunPart, timed_steps
 from ale_jax.system.simulation.run import Setup, simulate, simulated
 from ale_jax.system.simulation.sides import LentDevices, lent_devices
 from ale_jax.system.simulation.world import Course, Crowding
@@ -110,8 +110,8 @@ def test_what_an_update_takes_on_its_own_devices_is_told_by_those_that_were_lent
     times = simulated(setup, lambda key, chance: Course(chance.uniform(1.0, 30.0)), 60, 0)
     lent = [step.lent > 0.0 for step in times.steps]
     assert 0 < sum(lent) < 60
-    steps = [dataclasses.replace(each, faster=2.0) for each in timed_steps(times)]
-    assert fitted([(times, steps)]).update_seconds == pytest.approx(6.0)
+    steps = [dataclasses.replace(each, learners=2, lent=2) for each in timed_steps(times)]
+    assert fitted([RunPart(times, steps)]).update_seconds == pytest.approx(6.0)
 
 
 APART = {"engine_devices": 6, "devices_per_engine": 2, "lent_engines": 2}
