@@ -76,6 +76,11 @@ class Engines:
                     self._of[conversation] = self._moved(place)
         self._lent_at = time.monotonic()
 
+    @property
+    def number(self) -> int:
+        """How many engines these are."""
+        return len(self._engines)
+
     def num_open(self) -> int:
         """Returns how many conversations are open."""
         with self._lock:

@@ -44,6 +44,7 @@ MAX_LANES = 100_000  # of a process
 PAUSE_S = 0.001  # dispatches that are no further apart are one span,
 JOINED_S = 1.0  # up to this length: so much is lost if the run is killed
 MICRO = 1e6
+NOTHING: Mapping[str, str | int] = {}
 
 
 class Lane(NamedTuple):
@@ -67,7 +68,24 @@ class Span(NamedTuple):
     name: str
     start: float
     end: float
-    told: Mapping[str, str | int] = {}
+    told: Mapping[str, str | int] = NOTHING
+
+
+class Work(NamedTuple):
+    """A time in which an engine was busy, in seconds of `time.monotonic`."""
+
+    start: float
+    end: float
+
+
+def joined(first: Work, second: Work) -> Work | None:
+    """Returns the time of both; None if they are apart, or so long that they are two spans.
+
+    >>> joined(Work(1.0, 1.5), Work(1.5, 1.75)), joined(Work(1.0, 1.5), Work(1.625, 1.75))
+    (Work(start=1.0, end=1.75), None)
+    """
+    near = second.start - first.end <= PAUSE_S and second.end - first.start <= JOINED_S
+    return Work(first.start, second.end) if near else None
 
 
 class Timeline:
@@ -94,7 +112,8 @@ class Timeline:
 
     def __exit__(self, *exc: object) -> None:
         self.write(list(self._sampling.values()))
-        with contextlib.suppress(OSError):  # it has been told, or will be by the run's next record
+        # A failure has been told, or will be by the run's next record.
+        with self._lock, contextlib.suppress(OSError):
             self._file.close()
 
     def lap(self, name: str) -> None:
@@ -105,12 +124,14 @@ class Timeline:
         if self._failure:
             raise self._failure
 
-    def sampled(self, engine: int, start: float, end: float) -> None:
+    def sampled(
+        self, engine: int, start: float, end: float, told: Mapping[str, str | int] = NOTHING
+    ) -> None:
         """Records that an engine was busy. One thread calls this for each engine."""
-        span = Span(Lane(ENGINES, engine), SAMPLING, start, end)
+        span = Span(Lane(ENGINES, engine), SAMPLING, start, end, told)
         if held := self._sampling.get(engine):
-            if start - held.end <= PAUSE_S and end - held.start <= JOINED_S:
-                span = span._replace(start=held.start)
+            if both := joined(Work(held.start, held.end), Work(start, end)):
+                span = span._replace(start=both.start)
             else:
                 self.write([held])
         self._sampling[engine] = span
@@ -123,7 +144,8 @@ class Timeline:
         """Appends spans, of which one that encloses others comes first. Where that fails, the
         engine and the workers go on until the run is ended (`lap`)."""
         with self._lock:
-            if self._failure or not self._is_ours():
+            # Another process of the run may still tell what its engines did.
+            if self._failure or self._file.closed or not self._is_ours():
                 return
             try:
                 if self._file.tell() >= MAX_BYTES:

@@ -36,6 +36,10 @@ class Command:
 
 COMMANDS: dict[str, Command] = {}
 
+# Is given the number of a process and of an engine in it, when that was busy, in seconds of
+# `time.monotonic`, and what is told beside it.
+EnginesObserver = Callable[[int, int, float, float, Mapping[str, int]], None]
+
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
@@ -65,11 +69,15 @@ class Processes(Protocol):
         command of rows is whole."""
 
     def open_replicas(
-        self, tokenizer_files: Mapping[str, str], cluster_address: str
+        self,
+        tokenizer_files: Mapping[str, str],
+        cluster_address: str,
+        observer: EnginesObserver | None = None,
     ) -> list[PolicyReplica]:
         """Lets the other processes open an engine, with the weights that were published; returns
         them. tokenizer_files: the texts of the tokenizer's files, by name. cluster_address: of this
-        machine, as rollout workers on other nodes reach it; empty if there are none."""
+        machine, as rollout workers on other nodes reach it; empty if there are none. observer: of
+        their engines, with `config.timeline`."""
 
     def digests(self, folder: Path) -> Digests:
         """Returns the digests of all files below a folder that all of them see; each reads its own.
@@ -96,7 +104,10 @@ class Alone:
         return perform(target, name, batches, scalars)
 
     def open_replicas(
-        self, tokenizer_files: Mapping[str, str], cluster_address: str
+        self,
+        tokenizer_files: Mapping[str, str],
+        cluster_address: str,
+        observer: EnginesObserver | None = None,
     ) -> list[PolicyReplica]:
         return []
 

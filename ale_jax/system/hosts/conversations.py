@@ -23,6 +23,7 @@ from ale_jax.engine.request import EngineStopped
 from ale_jax.gateway.custody.ledger import Activity, AgentClock, Ledger
 from ale_jax.records import Episode, EpisodeKey, Task, Trajectory, Turn
 from ale_jax.system.hosts.connection import Connection, Frame, Gone
+from ale_jax.system.hosts.engine_times import EngineTimes, Observer, TimesFromPeer
 
 ANSWER_S = 30.0  # of a follower, to a question that its devices have no part in
 TURN_ARRAYS = ("prompt_ids", "action_ids", "logp_mu", "logp_old", "version")
@@ -40,8 +41,11 @@ class RemoteLedger:
     If the follower is lost, its conversations are silent. The leader's log notices the loss.
     """
 
-    def __init__(self, connection: Connection):
+    def __init__(self, connection: Connection, observer: Observer | None = None):
+        """observer: of the follower's engines, if these are on a timeline."""
         self._connection = connection
+        self._times = TimesFromPeer(observer) if observer else None
+        self._asked = 0.0
         self._answers: queue.Queue[Frame] = queue.Queue()
         self._seen: dict[str, _Seen] = {}
         self._tokens = 0
@@ -88,6 +92,7 @@ class RemoteLedger:
         return self._tokens
 
     def _ask(self, header: dict[str, Any], arrays: Sequence[np.ndarray] = ()) -> Frame:
+        self._asked = time.monotonic()
         try:
             self._connection.send(header, arrays)
             return self._answers.get(timeout=ANSWER_S)
@@ -98,7 +103,10 @@ class RemoteLedger:
         with contextlib.suppress(Gone):
             while True:
                 header, arrays = self._connection.receive()
-                if header["kind"] == "answer":
+                is_answer = header["kind"] == "answer"
+                if self._times:
+                    self._times.receive(header, self._asked if is_answer else None)
+                if is_answer:
                     self._answers.put((header, arrays))
                 elif seen := self._seen.get(header["name"]):
                     self._tokens = header["sampled_tokens"]
@@ -110,8 +118,9 @@ class RemoteLedger:
 class ConversationService:
     """Lets the controller use a follower's ledger, in a thread that ends with the connection."""
 
-    def __init__(self, connection: Connection, ledger: Ledger):
-        self._connection, self._ledger = connection, ledger
+    def __init__(self, connection: Connection, ledger: Ledger, times: EngineTimes | None = None):
+        """times: of the engines, if these are on a timeline."""
+        self._connection, self._ledger, self._times = connection, ledger, times
         ledger.observe(self._tell)
         threading.Thread(target=self._serve, name="conversations", daemon=True).start()
 
@@ -119,7 +128,11 @@ class ConversationService:
         with contextlib.suppress(Gone):
             while True:
                 header, arrays = self._connection.receive()
-                self._connection.send({"kind": "answer"}, self._do(header, arrays))
+                answer = self._do(header, arrays)
+                self._connection.send({"kind": "answer"} | self._news(), answer)
+
+    def _news(self) -> dict[str, Any]:
+        return self._times.news() if self._times else {}
 
     def _do(self, header: dict[str, Any], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         name = header["name"]
@@ -142,7 +155,7 @@ class ConversationService:
     def _tell(self, name: str, kind: str, start_version: int | None, sampled_tokens: int) -> None:
         fields = {"start_version": start_version, "sampled_tokens": sampled_tokens}
         with contextlib.suppress(Gone):
-            self._connection.send({"kind": kind, "name": name} | fields)
+            self._connection.send({"kind": kind, "name": name} | fields | self._news())
 
 
 def _key(fields: dict[str, Any]) -> EpisodeKey:

@@ -8,6 +8,7 @@ it forever.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import queue
 import threading
@@ -22,7 +23,7 @@ from jax.sharding import Mesh
 from ale_jax.errors import EXIT_FAILED, RunFailed
 from ale_jax.learn.manifest import Digests, file_digests
 from ale_jax.learn.rows import join_rows, process_rows
-from ale_jax.system.hosts.commands import COMMANDS, Traffic, perform
+from ale_jax.system.hosts.commands import COMMANDS, EnginesObserver, Traffic, perform
 from ale_jax.system.hosts.connection import Connection, Frame, Gone
 from ale_jax.system.hosts.conversations import RemoteLedger
 from ale_jax.system.lasting_output import write_last_words
@@ -67,16 +68,20 @@ class Leader:
         return self._whole(result) if COMMANDS[name].rows else result
 
     def open_replicas(
-        self, tokenizer_files: Mapping[str, str], cluster_address: str
+        self,
+        tokenizer_files: Mapping[str, str],
+        cluster_address: str,
+        observer: EnginesObserver | None = None,
     ) -> list[PolicyReplica]:
         files = dict(tokenizer_files)
         for follower in self._followers:
             follower.send({"kind": "open_engine", "files": files, "address": cluster_address})
-        return [self._opened(follower) for follower in self._followers]
+        return [self._opened(follower, observer) for follower in self._followers]
 
-    def _opened(self, follower: _Follower) -> PolicyReplica:
+    def _opened(self, follower: _Follower, observer: EnginesObserver | None) -> PolicyReplica:
         header, _ = self._reply(follower)
-        ledger = RemoteLedger(follower.conversations)
+        own = functools.partial(observer, follower.number) if observer else None
+        ledger = RemoteLedger(follower.conversations, own)
         return PolicyReplica(ledger, header["url"], ledger.sampled_tokens)
 
     def digests(self, folder: Path) -> Digests:

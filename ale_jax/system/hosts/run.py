@@ -23,6 +23,7 @@ from ale_jax.system.compilation import keep_compiled
 from ale_jax.system.hosts.commands import Alone, Processes
 from ale_jax.system.hosts.connection import Connection, Gone
 from ale_jax.system.hosts.conversations import ConversationService
+from ale_jax.system.hosts.engine_times import EngineTimes
 from ale_jax.system.hosts.follower import follow
 from ale_jax.system.hosts.leader import Leader
 from ale_jax.system.hosts.start import (
@@ -112,7 +113,10 @@ class _Part:
         engines = self.trainer.open_engines(tokenizer.stop_ids)
         branches = config.external_agent.branches
         ledger = Ledger(engines, tokenizer, config.seed, reply_limits(config), branches)
-        ConversationService(self._conversations, ledger)
+        times = EngineTimes() if config.timeline else None
+        if times:
+            engines.observe(times.sampled, times.sampled)  # none is lent with several processes
+        ConversationService(self._conversations, ledger, times)
         threading.Thread(target=self._watch, args=(engines,), daemon=True).start()
         gateway = make_app(ledger.episodes, config.name, engines.counts, engines.check)
         host = served_at(self._address, cluster_address)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from ale_jax.config.rollout import THREADS, PlacementConfig, RolloutConfig
@@ -20,6 +20,7 @@ from ale_jax.monitor.timeline import Timeline
 from ale_jax.rollout.worker import RolloutWorker, WorkerSpec
 from ale_jax.sandbox.datasets import Datasets
 from ale_jax.sandbox.runtime import login_of
+from ale_jax.system.hosts.commands import EnginesObserver
 from ale_jax.system.reply_limits import reply_limits
 from ale_jax.system.rollouts.policy_replicas import PolicyReplica, PolicyReplicas
 from ale_jax.system.rollouts.pool import WorkerPool
@@ -48,7 +49,7 @@ def open_rollouts(
     timeline: Timeline | None = None,
 ) -> Rollouts:
     """Starts the engine, the gateway and the rollout workers, after Ray if they are its actors;
-    `stack` closes them. timeline: on which this process's engines and all episodes are recorded."""
+    `stack` closes them. timeline: on which all engines and episodes are recorded."""
     config, tokenizer, trainer = setting.config, start.tokenizer, start.trainer
     rollout, processes = config.rollout, setting.processes
     players = stack.enter_context(_backend(rollout, ray_address))
@@ -63,7 +64,9 @@ def open_rollouts(
     url = stack.enter_context(served(gateway, players.address or processes.address))
     own = PolicyReplica(ledger, url, lambda: engines.stats.sampled_tokens)
     files = {file.name: file.read_text() for file in setting.tokenizer_folder.iterdir()}
-    replicas = PolicyReplicas([own, *processes.open_replicas(files, players.address)], timeline)
+    observer = _on(timeline, engines.number) if timeline else None
+    others = processes.open_replicas(files, players.address, observer)
+    replicas = PolicyReplicas([own, *others], timeline)
     deadlines = config.deadlines
     pool = players.open_pool(worker_spec(config), deadlines.placement_seconds, record)
     workers = stack.enter_context(
@@ -78,6 +81,17 @@ def open_rollouts(
 
     scheduler = stack.enter_context(RolloutScheduler(workers, check_system))
     return Rollouts(workers, replicas, scheduler)
+
+
+def _on(timeline: Timeline, each: int) -> EnginesObserver:
+    """Returns what records that engines of other processes were busy. each: engines of one."""
+
+    def sampled(
+        process: int, engine: int, start: float, end: float, told: Mapping[str, int]
+    ) -> None:
+        timeline.sampled(process * each + engine, start, end, told)
+
+    return sampled
 
 
 def worker_spec(config: RunConfig) -> WorkerSpec:

@@ -10,6 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ale_jax.monitor.timeline import (
+    ENGINES,
+    LEARNER,
+    MAX_LANES,
+    SAMPLING,
+    TIMELINE_FILE,
+    Lane,
+    read_timeline,
+)
+from tests.monitor.traces import trace_events
 from tests.quick_compile import QUICK_COMPILE
 from tests.system.untimed import rl_lines
 from tests.system.whole_runs import command, interrupt
@@ -23,6 +33,7 @@ OVERRIDES = (
     "--config.worlds.held_out=()",
     "--config.eval.held_out_tasks=0",
     "--config.rl.alpha=0.0",
+    "--config.timeline=True",
     f"--config.rl.steps={STEPS}",
     "--config.algo.advantage.mean=none",
     "--config.algo.advantage.failure_reward=-1.0",
@@ -87,11 +98,16 @@ def wait_for_follower(leader):
 
 
 @pytest.fixture(scope="module")
-def unbroken(start, tmp_path_factory):
+def unbroken_run(start, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("unbroken") / "run"
     code, last = finish(start(workdir, 2))
     assert code == 0, last
-    return rl_lines(workdir)
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def unbroken(unbroken_run):
+    return rl_lines(unbroken_run)
 
 
 def assert_same(workdir, unbroken):
@@ -103,6 +119,21 @@ def assert_same(workdir, unbroken):
             if isinstance(value, float):
                 np.testing.assert_allclose(value, other[name], rtol=1e-5, atol=1e-7, err_msg=name)
     assert any(line.get("grad_norm", 0) > 0 for line in lines), "nothing was learned"
+
+
+def test_the_timeline_has_what_the_engine_of_each_process_did(unbroken_run):
+    """Of the second, until the last conversation was closed, and on the first one's clock: they
+    are of one machine, so that its work lies between the beginning and the end of the run's."""
+    spans = read_timeline(unbroken_run / TIMELINE_FILE).records
+    laps = [span for span in spans if span.lane.process == LEARNER]
+    for number in (0, 1):
+        work = [span for span in spans if span.lane == Lane(ENGINES, number)]
+        assert work and {span.name for span in work} == {SAMPLING}
+        begun, ended = min(span.start for span in work), max(span.end for span in work)
+        assert laps[0].start <= begun and ended <= laps[-1].end
+    events = trace_events(unbroken_run / TIMELINE_FILE)
+    told = [event for event in events if "clock_error_us" in event.get("args", ())]
+    assert {event["tid"] % MAX_LANES for event in told} == {1}
 
 
 def test_a_lost_process_ends_the_others_and_the_run_goes_on_with_fewer(start, unbroken, tmp_path):
