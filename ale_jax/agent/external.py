@@ -60,7 +60,7 @@ def play(
     key: EpisodeKey,
 ) -> Episode:
     """As `interact`, and lets the world judge the episode."""
-    return interact(world, machine, agent, access, key).judged()
+    return interact(world, machine, agent, access, key).judged().episode
 
 
 def interact(

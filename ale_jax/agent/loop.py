@@ -55,7 +55,7 @@ def play(
     memory: states of prefixes that are slow to replay; None replays every prefix. Failures of the
     system are returned as a status, never as a reward of 0.
     """
-    return interact(world, policy, key, limits, prefix, memory).judged()
+    return interact(world, policy, key, limits, prefix, memory).judged().episode
 
 
 def interact(

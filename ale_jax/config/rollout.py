@@ -98,7 +98,8 @@ class RolloutConfig(Settings):
     max_reply_tokens: int = setting(512, "maximum tokens of one reply.", at_least=1)
     retries: int = setting(
         2,
-        "how often an episode is repeated that was rejected, or that the system failed.",
+        "how often an episode is repeated that was rejected, or that the system failed, and how "
+        "often before that the verdict of a reward worker alone, if it was that which failed.",
         at_least=0,
     )
     placement: PlacementConfig = section(PlacementConfig)

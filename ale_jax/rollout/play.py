@@ -26,7 +26,8 @@ Play = Callable[[CheckedWorld, JudgedSandbox | None], Played]
 @dataclasses.dataclass(frozen=True)
 class EpisodeResult:
     """An episode, and the number of its rollout worker's sandboxes when it ended: those alive, and
-    those replaced since the start. is_judged: False if its verdict is still to be made."""
+    those replaced since the start. is_judged: False if its verdict is still to be made, also after
+    one that failed, which is then the status of the episode."""
 
     episode: Episode
     sandboxes_up: int
@@ -118,7 +119,7 @@ class EpisodeRunner:
             else:
                 played = play(self._opened(key.task, None), None)
             if self._judges:
-                played = Played(played.judged())
+                played = Played(played.judged().episode)
         except (SandboxStartError, WorldError) as error:
             played = Played(_not_begun(key, error, time.monotonic() - start))
         finally:
@@ -128,22 +129,26 @@ class EpisodeRunner:
         if played.world:
             with self._lock:
                 self._unjudged[attempt] = played
-        return self._result(played)
+        return self._result(played.episode, is_judged=not played.world)
 
-    def _result(self, played: Played) -> EpisodeResult:
+    def _result(self, episode: Episode, is_judged: bool) -> EpisodeResult:
         with self._lock:
             up, given_up = len(self._up), self._given_up
-        return EpisodeResult(played.episode, up, given_up, is_judged=not played.world)
+        return EpisodeResult(episode, up, given_up, is_judged)
 
     def judge(self, attempt: Hashable) -> EpisodeResult:
-        """Judges an episode that `play` returned without its verdict."""
+        """Judges an episode that `play` or `judge` returned without its verdict."""
         with self._lock:
             played = self._unjudged.pop(attempt)
-        return self._result(Played(played.judged()))
+        judged = played.judged()
+        if not judged.is_final:
+            with self._lock:
+                self._unjudged[attempt] = played
+        return self._result(judged.episode, judged.is_final)
 
     def cancel(self, attempt: Hashable) -> None:
         """Ends an episode in progress by closing its sandbox, if it has one, or forgets one that is
-        to be judged. A verdict that is being made goes on."""
+        to be judged, or judged again. A verdict that is being made goes on."""
         with self._lock:
             self._unjudged.pop(attempt, None)
             if attempt not in self._playing:

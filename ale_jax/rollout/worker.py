@@ -77,7 +77,7 @@ class RolloutWorker:
             return self._runner.play(key, policy, prefix, attempt=conversation)
 
     def judge(self, conversation: str) -> EpisodeResult:
-        """Makes the verdict of an episode that `play` returned without one."""
+        """Makes the verdict of an episode that `play` or `judge` returned without one."""
         return self._runner.judge(conversation)
 
     def cancel(self, conversation: str) -> None:

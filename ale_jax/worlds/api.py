@@ -39,6 +39,10 @@ class VerifierError(RuntimeError):
     """The outcome could not be judged, and counts as neither right nor wrong."""
 
 
+class VerdictRefusedError(VerifierError):
+    """And it could not be judged if it were tried again, as with a key that is refused."""
+
+
 class NoVerdictError(RuntimeError):
     """What the agent did keeps the verifier from a verdict, which counts as a failure."""
 
@@ -87,7 +91,8 @@ class World:
     is_in_sandbox: the sandbox holds the whole task, so that a program of its own (external_agent)
         can play it; then `grade` judges the state that the program leaves.
     is_judged_apart: `verdict` judges each episode that has ended, after its sandbox is closed. So a
-        slow verdict need not hold up other episodes (`rollout.reward_workers`).
+        slow verdict need not hold up other episodes (`rollout.reward_workers`), and one that fails
+        with VerifierError is asked for again.
     nothing: the reply that ends an episode without doing anything.
     must_call: of a world with tools, each reply has to be a call, to which sampling is held.
     loop_tools: of a world that reads calls from the text of a reply, what a model may call whose

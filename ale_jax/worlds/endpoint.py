@@ -26,7 +26,11 @@ class EndpointError(RuntimeError):
     """The endpoint does not answer, or not with a completion."""
 
 
-class ContextFull(EndpointError):
+class EndpointRefused(EndpointError):
+    """The endpoint would answer the same request in the same way, as with a key that it refuses."""
+
+
+class ContextFull(EndpointRefused):
     """The conversation is longer than what the model reads."""
 
 
@@ -68,7 +72,8 @@ class Endpoint:
         self, client: httpx.Client, messages: Sequence[Mapping[str, Any]], **fields: Any
     ) -> Completion:
         """Asks the model to go on after some messages. fields: of the request, such as temperature.
-        A busy endpoint is asked again, ATTEMPTS times in all. EndpointError if it has no answer."""
+        A busy endpoint is asked again, ATTEMPTS times in all. EndpointError if it has no answer,
+        EndpointRefused if there will be none."""
         asked = {"messages": messages, **fields}
         response = self._posted(client, "chat/completions", asked)
         if response.status_code == 400 and any(words in response.text for words in FULL):
@@ -98,8 +103,10 @@ class Endpoint:
                 raise ValueError("an error")
             return read(response.json())
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as broken:
-            said = f"{response.status_code}: {response.text[:SAID_CHARS]}"
-            raise EndpointError(f"{self.url} answers {said}") from broken
+            code = response.status_code
+            error = EndpointRefused if 300 <= code < 500 and code not in BUSY else EndpointError
+            said = f"{code}: {response.text[:SAID_CHARS]}"
+            raise error(f"{self.url} answers {said}") from broken
 
     def _posted(self, client: httpx.Client, path: str, asked: Mapping[str, Any]) -> httpx.Response:
         url = f"{self.url}/{path}"

@@ -11,9 +11,16 @@ from ale_jax.rollout.play import EpisodeRunner
 from ale_jax.sandbox.api import SandboxError, SandboxLost, SandboxStartError
 from ale_jax.sandbox.spec import SandboxSpec
 from ale_jax.status import Status
-from ale_jax.worlds.api import NoVerdictError, Step, VerifierError, World
+from ale_jax.worlds.api import (
+    NoVerdictError,
+    Step,
+    VerdictRefusedError,
+    VerifierError,
+    World,
+)
 from ale_jax.worlds.checked import CheckedWorld
 from ale_jax.worlds.items import Item
+from tests.rows import each_row
 
 KEY = EpisodeKey("train", 0, 0, Task("count", 1, "train"))
 TALK = "talk"  # a family whose environment needs no sandbox
@@ -135,6 +142,41 @@ def test_a_world_that_is_judged_apart_has_left_its_sandbox_by_then(judges, monke
     down = play("down")
     assert (down.status, down.reward) == (Status.VERIFIER_ERROR, None)
     assert down.detail == "VerifierError: the judge is down"
+
+
+@each_row(
+    "failure, is_asked_again",
+    [
+        (VerifierError("the judge is down"), True),
+        (VerdictRefusedError("the judge refuses the key"), False),
+        (SandboxLost("it is closed"), False),
+        (KeyError("a bug"), False),
+        (NoVerdictError("no verdict is possible"), False),
+    ],
+)
+def test_a_verdict_is_asked_for_again_if_that_may_help(failure, is_asked_again, monkeypatch):
+    monkeypatch.setattr("tests.rollout.test_play.FakeWorld", JudgedWorld)
+    runner = EpisodeRunner(Machines().start, FakeWorlds(), AgentLimits(turns=1), judges=False)
+    before = runner.play(KEY, ScriptedPolicy(["right"])).episode
+    with monkeypatch.context() as patch:
+        patch.setattr(JudgedWorld, "metrics", raising(failure))  # so the verdict failed half-way
+        assert runner.judge(KEY).is_judged != is_asked_again
+    if is_asked_again:
+        again = runner.judge(KEY)
+        assert again.is_judged and again.episode.status is before.status is Status.FINISHED
+        assert (again.episode.reward, again.episode.rewards) == (
+            1.0,
+            (("form", 0.5), ("right", 0.5)),
+        )
+    with pytest.raises(KeyError):  # it is forgotten
+        runner.judge(KEY)
+
+
+def raising(error):
+    def call(*arguments):
+        raise error
+
+    return call
 
 
 def test_a_cancelled_episode_is_not_judged(monkeypatch):

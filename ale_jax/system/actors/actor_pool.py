@@ -81,7 +81,7 @@ class ActorPool:
         return episode
 
     def moved(self, timeout: float) -> list[ActorEpisode]:
-        moved = dict.fromkeys(self._unqueued)
+        moved = dict.fromkeys(self._unqueued + self._begin_verdicts())
         self._unqueued.clear()
         for answer in self._answers(0.0 if moved else timeout):
             if answer in self._called:
@@ -90,11 +90,7 @@ class ActorPool:
                 moved[episode] = None
             elif answer in self.births:  # else of an actor that was replaced since
                 self.welcome(answer)
-        for worker in self.workers:
-            for episode in worker.judges.begin():
-                self._begin_verdict(episode)
-                moved[episode] = None
-        return list(moved)
+        return list(moved | dict.fromkeys(self._begin_verdicts()))
 
     def _move(self, episode: ActorEpisode, answer: ray.ObjectRef) -> None:
         """Takes an episode whose call was answered to its next stage."""
@@ -102,13 +98,20 @@ class ActorPool:
         if episode.stage is AttemptStage.PLAYED:
             worker.busy -= 1
         worker.judges.leave(episode)
-        episode.stage = AttemptStage.OVER
+        before, episode.stage = episode.stage, AttemptStage.OVER
         if not episode.read(answer):
             if episode.is_cancelled:
                 worker.cancel(episode.conversation)
+            elif before is AttemptStage.JUDGED:
+                episode.stage = AttemptStage.UNJUDGED
             else:
-                episode.stage = AttemptStage.QUEUED
-                worker.judges.put(episode)
+                episode.queue()
+
+    def _begin_verdicts(self) -> list[ActorEpisode]:
+        begun = [episode for worker in self.workers for episode in worker.judges.begin()]
+        for episode in begun:
+            self._begin_verdict(episode)
+        return begun
 
     def _begin_verdict(self, episode: ActorEpisode) -> None:
         worker = episode.worker
@@ -244,10 +247,20 @@ class ActorEpisode:
     def cancel(self) -> None:
         """A verdict that is being made goes on, as it holds no sandbox; its result is not read."""
         self.is_cancelled = True
+        if self.stage is AttemptStage.UNJUDGED:
+            self.stage = AttemptStage.OVER
         if self.stage is AttemptStage.QUEUED:
             self._pool.unqueue(self)
         if self.stage is not AttemptStage.JUDGED:
             self.worker.cancel(self.conversation)
+
+    def queue(self) -> None:
+        """Waits for a reward worker."""
+        self.stage, self._outcome = AttemptStage.QUEUED, None
+        self.worker.judges.put(self)
+
+    def judge_again(self) -> None:
+        self.queue()
 
     def give_up(self, reason: str) -> None:
         """Replaces the actor."""

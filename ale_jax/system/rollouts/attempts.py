@@ -6,8 +6,10 @@ import dataclasses
 
 from ale_jax.config.rollout import DeadlinesConfig
 from ale_jax.gateway.custody.ledger import Activity
-from ale_jax.records import Episode, EpisodeKey
-from ale_jax.status import Status
+from ale_jax.monitor.events import ATTEMPT_FAILED, Recorder
+from ale_jax.monitor.times import NO_GROUP, AttemptTimes
+from ale_jax.records import Episode, EpisodeKey, Trajectory
+from ale_jax.status import STATUS_RULES, Status
 from ale_jax.system.rollouts.breaker import Job
 from ale_jax.system.rollouts.pool import Playing
 
@@ -28,17 +30,61 @@ class Attempt:
     def key(self) -> EpisodeKey:
         return self.job.request.key
 
+    def times(
+        self, now: float, episode: Episode, result: Trajectory | None, judging: Judging | None
+    ) -> AttemptTimes:
+        """Returns what is told of it when it ends. judging: None if it has never left its place."""
+        return AttemptTimes(
+            begun=self.begun,
+            ended=judging.left if judging else now,
+            status=episode.status,
+            group=self.key.group if self.key.is_trained_on else NO_GROUP,
+            turns=episode.turns,
+            tokens=result.num_policy_tokens if result else 0,
+            verdict=judging.spent(now) if judging else 0.0,
+        )
+
+    def note_failure(self, record: Recorder, status: Status, detail: str, retried: bool) -> None:
+        """Records that it has failed."""
+        record(
+            ATTEMPT_FAILED if STATUS_RULES[status].infra else "attempt_rejected",
+            detail,
+            status=status.value,
+            phase=self.key.phase,
+            group=self.key.group,
+            member=self.key.member,
+            family=self.key.task.family,
+            item=self.key.task.item,
+            num_prefix_turns=self.key.num_prefix_turns,
+            attempt=self.job.attempt,
+            retried=retried,
+        )
+
 
 @dataclasses.dataclass
 class Judging:
     """An attempt whose place is free, and whose verdict comes later. left: when it left its place.
-    begun: when it got a reward worker; None before. Both are on the workers' clock, in seconds."""
+    begun: when it got a reward worker; None while it has none. Both are on the workers' clock, in
+    seconds. seconds: of reward workers, for verdicts that have ended. failures: of verdicts that
+    the system failed, without those before an outage."""
 
     left: float
     begun: float | None = None
+    seconds: float = 0.0
+    failures: int = 0
+
+    def spent(self, now: float) -> float:
+        """Returns the seconds of reward workers until now."""
+        return self.seconds + (0.0 if self.begun is None else now - self.begun)
+
+    def end(self, now: float) -> None:
+        """Notes that its reward worker is free."""
+        self.seconds, self.begun = self.spent(now), None
 
     def missed(self, now: float, deadlines: DeadlinesConfig) -> str:
-        """Returns as `missed`. The queue before reward workers is not the attempt's fault."""
+        """Returns as `missed`. The queue before reward workers is not the attempt's fault. A
+        verdict that misses its deadline is not repeated alone: its thread has the world, and cannot
+        be ended."""
         if self.begun is None:
             return ""
         return _late("took too long for its verdict", now - self.begun, deadlines.turn_seconds)

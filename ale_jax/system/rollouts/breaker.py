@@ -9,7 +9,7 @@ import itertools
 import random
 import time
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from ale_jax.config.engine import Sampling
 from ale_jax.errors import RolloutsFailed
@@ -17,6 +17,8 @@ from ale_jax.monitor.events import Recorder
 from ale_jax.monitor.progress import duration
 from ale_jax.records import TRAIN, RolloutRequest, Task
 from ale_jax.status import Status
+
+T = TypeVar("T")
 
 # Faults that other tasks would meet, too. A world's own error is not among them: pausing would not
 # mend it, and the others can go on.
@@ -67,30 +69,32 @@ class Outside:
 REAL = Outside()
 
 
-class RetryQueue:
-    """Jobs that wait for their next attempt; the one that may begin first comes first."""
+class RetryQueue(Generic[T]):
+    """What waits to be tried again; what may begin first comes first."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
-        self._heap: list[tuple[float, int, Job]] = []
-        self._count = itertools.count()  # jobs of the same moment in the order of their arrival
+        self._heap: list[tuple[float, int, T]] = []
+        self._count = itertools.count()  # those of the same moment in the order of their arrival
 
     def __len__(self) -> int:
         return len(self._heap)
 
-    def put(self, job: Job, delay: float) -> None:
-        heapq.heappush(self._heap, (self._clock() + delay, next(self._count), job))
+    def put(self, waiting: T, delay: float) -> None:
+        heapq.heappush(self._heap, (self._clock() + delay, next(self._count), waiting))
 
-    def next_ready(self) -> Job | None:
-        """Takes out a job whose delay is over; None if there is none."""
+    def next_ready(self) -> T | None:
+        """Takes out one whose delay is over; None if there is none."""
         if self._heap and self._heap[0][0] <= self._clock():
             return heapq.heappop(self._heap)[-1]
         return None
 
-    def discard(self, groups: Collection[int]) -> None:
-        """Forgets the jobs of these training groups."""
-        self._heap = [entry for entry in self._heap if not entry[-1].is_of(groups)]
+    def discard(self, is_unwanted: Callable[[T], bool]) -> bool:
+        """Forgets what is not wanted any more; returns whether anything was not."""
+        before = len(self._heap)
+        self._heap = [entry for entry in self._heap if not is_unwanted(entry[-1])]
         heapq.heapify(self._heap)
+        return len(self._heap) < before
 
 
 class Breaker:

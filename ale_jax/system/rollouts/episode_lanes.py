@@ -29,14 +29,15 @@ Interval = tuple[float, float]  # in seconds of time.monotonic
 @dataclasses.dataclass
 class _Open:
     """lane: of its place. left: when that was free; None while it is not. judge: the lane of its
-    reward worker, if it has one. verdict: when that worked; None before its end."""
+    reward worker, if it has one. verdicts: when reward workers worked; more than one of an episode
+    whose verdict failed."""
 
     lane: Lane
     key: EpisodeKey
     start: float
     left: float | None = None
     judge: tuple[Lane, float] | None = None
-    verdict: tuple[Lane, Interval] | None = None
+    verdicts: list[tuple[Lane, Interval]] = dataclasses.field(default_factory=list)
 
 
 class _Free:
@@ -86,7 +87,8 @@ class EpisodeLanes:
         if episode.judge:
             lane, begun = episode.judge
             self._judges.put(lane)
-            episode.judge, episode.verdict = None, (lane, (begun, time.monotonic()))
+            episode.judge = None
+            episode.verdicts.append((lane, (begun, time.monotonic())))
 
     def end(self, conversation: str, replies: Sequence[Interval], episode: Episode | None) -> None:
         """Records an episode. replies: when it waited for them. episode: None of an attempt without
@@ -97,12 +99,9 @@ class EpisodeLanes:
         told: dict[str, str | int] = {"phase": key.phase, "status": status}
         told |= {"group": key.group, "member": key.member}
         title = one_line(f"{task.family} {task.item}", MAX_TITLE_CHARS)
-        spans = []
         if was.left is None:
             self._places.put(was.lane)
-        if was.verdict:
-            lane, interval = was.verdict
-            spans.append(Span(lane, VERDICT, *interval, told))
+        spans = [Span(lane, VERDICT, *interval, told) for lane, interval in was.verdicts]
         whole = was.start, now if was.left is None else was.left
         in_place = episode.verifier_seconds if episode and was.left is None else 0.0
         parts = episode_parts(whole, replies, in_place)

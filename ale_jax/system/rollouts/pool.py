@@ -38,11 +38,13 @@ class Load(NamedTuple):
 
 class AttemptStage(enum.Enum):
     """What an attempt has come to. It keeps its place while it is PLAYED; QUEUED is one that waits
-    for a reward worker, and JUDGED one that has it."""
+    for a reward worker, JUDGED one that has it, and UNJUDGED one whose verdict has failed, but can
+    be asked for again."""
 
     PLAYED = "is played"
     QUEUED = "waits for its verdict"
     JUDGED = "is judged"
+    UNJUDGED = "has no verdict yet"
     OVER = "is over"
 
 
@@ -57,14 +59,18 @@ class Playing(Protocol):
     def stage(self) -> AttemptStage: ...
 
     def cancel(self) -> None:
-        """Tells the attempt to end, and returns at once."""
+        """Tells the attempt to end, and returns at once. One that is UNJUDGED is over then, and
+        `moved` does not return it again."""
+
+    def judge_again(self) -> None:
+        """Lets an attempt that is UNJUDGED wait for another verdict."""
 
     def give_up(self, reason: str) -> None:
         """Ends an attempt that did not end after it was cancelled. It counts as lost."""
 
     def result(self) -> Episode:
-        """Returns the episode, once it is over. WorkerLost if there is
-        none. What else it raises is a bug."""
+        """Returns the episode, once it is over, or UNJUDGED: with the failure of its verdict.
+        WorkerLost if there is none. What else it raises is a bug."""
 
 
 class WorkerPool(Protocol):

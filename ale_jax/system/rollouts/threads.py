@@ -70,12 +70,17 @@ class ThreadPool:
         return episode
 
     def moved(self, timeout: float) -> list[ThreadEpisode]:
-        moved = {episode: None for episode in self._take(timeout) if self._has_moved(episode)}
-        for episode in self._judges.begin():
+        moved = self._begin_verdicts()  # of those that are judged again
+        taken = self._take(0.0 if moved else timeout)
+        moved += [episode for episode in taken if self._has_moved(episode)]
+        return list(dict.fromkeys(moved + self._begin_verdicts()))
+
+    def _begin_verdicts(self) -> list[ThreadEpisode]:
+        begun = list(self._judges.begin())
+        for episode in begun:
             episode.stage = AttemptStage.JUDGED
             self._start(episode, functools.partial(self._worker.judge, episode.conversation))
-            moved[episode] = None
-        return list(moved)
+        return begun
 
     def _take(self, timeout: float) -> list[ThreadEpisode]:
         taken: list[ThreadEpisode] = []
@@ -92,17 +97,21 @@ class ThreadPool:
         if outcome is not None:
             self._playing.discard(episode)
             self._judges.leave(episode)
-        if episode.stage is AttemptStage.OVER:
-            return False  # a stuck one has ended after all
-        episode.stage = AttemptStage.OVER
-        if isinstance(outcome, EpisodeResult) and not outcome.is_judged and not episode.is_stuck:
+        before, episode.stage = episode.stage, AttemptStage.OVER
+        if isinstance(outcome, EpisodeResult) and not outcome.is_judged:
             self.note(outcome)
-            if episode.is_cancelled:
+            if episode.is_cancelled or episode.is_stuck:
                 self._worker.cancel(episode.conversation)
+            elif before is AttemptStage.JUDGED:
+                episode.stage = AttemptStage.UNJUDGED
             else:
-                episode.stage, episode.outcome = AttemptStage.QUEUED, None
-                self._judges.put(episode)
-        return True
+                self.queue(episode)
+        return before is not AttemptStage.OVER  # else a stuck one has ended after all
+
+    def queue(self, episode: ThreadEpisode) -> None:
+        """Lets an episode wait for a reward worker."""
+        episode.stage, episode.outcome = AttemptStage.QUEUED, None
+        self._judges.put(episode)
 
     def check(self) -> None:
         for what, number, taken in (
@@ -132,6 +141,8 @@ class ThreadPool:
         episode.is_cancelled = True
         if episode.stage is AttemptStage.JUDGED:
             return
+        if episode.stage is AttemptStage.UNJUDGED:
+            episode.stage = AttemptStage.OVER
         if episode.stage is AttemptStage.QUEUED:
             self._judges.leave(episode)
             self._changed.put(episode)
@@ -184,6 +195,9 @@ class ThreadEpisode:
 
     def cancel(self) -> None:
         self._pool.cancel(self)
+
+    def judge_again(self) -> None:
+        self._pool.queue(self)
 
     def give_up(self, reason: str) -> None:
         self._pool.give_up(self, reason)

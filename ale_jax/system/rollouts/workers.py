@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Iterator
 
 from ale_jax.config.engine import Sampling
 from ale_jax.config.rollout import DeadlinesConfig
-from ale_jax.monitor.events import ATTEMPT_FAILED, Recorder
-from ale_jax.monitor.times import NO_GROUP, AttemptTimes
+from ale_jax.monitor.events import Recorder
+from ale_jax.monitor.times import AttemptTimes
 from ale_jax.records import Episode, RolloutRequest, Trajectory
 from ale_jax.status import STATUS_RULES, Status
 from ale_jax.system.rollouts.attempts import Attempt, Cancelled, Judging, failed, missed
@@ -62,9 +62,10 @@ class RolloutWorkers:
     Unblocked by: the first attempt that ends a key or leaves its place, or the timeout.
 
     Attempts that failed for a reason in the system, or that were rejected, are repeated from the
-    same initial state in a new conversation, up to `rollout.retries` times. While a breaker is open
-    (see Breaker), nothing begins but its trials, and attempts that had begun before fail without
-    using up a retry. An attempt that misses a deadline is cancelled; one that has not ended
+    same initial state in a new conversation, up to `rollout.retries` times. Of an attempt whose
+    verdict a reward worker could not make, that alone is repeated first, as often. While a breaker
+    is open (see Breaker), nothing begins but its trials, and attempts that had begun before fail
+    without using up a retry. An attempt that misses a deadline is cancelled; one that has not ended
     CANCEL_S later is given up. All of this happens inside `results`. What was played on a node that
     left is played again, and no retry is used up.
 
@@ -77,8 +78,9 @@ class RolloutWorkers:
                |    -> cancelled (also in _cancelled)
                |         |  CANCEL_S later or more: the pool gives it up
                v         v
-             _take: it has ended, or its worker is lost
+             _take: it has ended, or its worker is lost, or its verdict has failed
                |  abandoned: no result
+               |  _repeats_verdict: in progress (also in _unjudged, for _begin_retries)
                v
              _judge: by its status, which is DEADLINE if it was cancelled
                |  to be repeated: its job waits (in _waiting) for _begin_retries
@@ -107,7 +109,8 @@ class RolloutWorkers:
         self._cancelled: dict[Playing, Cancelled] = {}
         self._judging: dict[Playing, Judging] = {}
         self._finished: deque[Playing] = deque()
-        self._waiting = RetryQueue(self._clock)
+        self._waiting = RetryQueue[Job](self._clock)
+        self._unjudged = RetryQueue[Playing](self._clock)
         self._breaker = Breaker(deadlines.outage_seconds, record, self._clock)
         self._next_check, self._asking = 0.0, 0
         self._note: Callable[[AttemptTimes], None] = lambda times: None
@@ -182,13 +185,13 @@ class RolloutWorkers:
 
     def _next_look(self) -> float:
         """Returns in how many seconds something may be due that no result announces."""
-        if self._waiting or self._breaker.is_open:
+        if self._waiting or self._unjudged or self._breaker.is_open:
             return LOOK_S
         return max(self._next_check - self._clock(), 0.0)
 
     def abandon(self, groups: Collection[int]) -> None:
         """Ends all attempts at episodes of these training groups. They have no result."""
-        self._waiting.discard(groups)
+        self._waiting.discard(lambda job: job.is_of(groups))
         for attempt in self._attempts.values():
             if attempt.job.is_of(groups):
                 self._cancel(attempt, None, self._clock())
@@ -231,9 +234,14 @@ class RolloutWorkers:
         self._pool.close()
         for attempt in left:
             cut, judging = failed(attempt.key, Status.CANCELLED, ""), self._judging
-            self._note_times(attempt, cut, None, judging.get(attempt.playing))
+            self._note(attempt.times(self._clock(), cut, None, judging.get(attempt.playing)))
 
     def _begin_retries(self) -> None:
+        while self._breaker.may_begin and (playing := self._unjudged.next_ready()):
+            is_trial = self._breaker.begin()
+            attempt = dataclasses.replace(self._attempts[playing], is_trial=is_trial)
+            self._attempts[playing] = attempt
+            playing.judge_again()
         while self._free_places() > 0 and (job := self._waiting.next_ready()):
             self._begin(job)
 
@@ -275,11 +283,13 @@ class RolloutWorkers:
         self._asking = asking
 
     def _move(self, playing: Playing) -> None:
-        """Notes that an attempt is over, has left its place, or is being judged."""
+        """Notes that an attempt is over, has left its place, is being judged, or could not be."""
         conversation, now = self._attempts[playing].conversation, self._clock()
-        if playing.stage is AttemptStage.OVER:
+        if playing.stage in (AttemptStage.OVER, AttemptStage.UNJUDGED):
             self._finished.append(playing)
             self._replicas.end_verdict(conversation)
+            if judging := self._judging.get(playing):
+                judging.end(now)
             return
         if playing not in self._judging:
             self._judging[playing] = Judging(now)
@@ -291,14 +301,16 @@ class RolloutWorkers:
     def _cancel(self, attempt: Attempt, reason: str | None, heard: float) -> None:
         self._replicas.stop(attempt.conversation)
         attempt.playing.cancel()
+        if self._unjudged.discard(lambda playing: playing is attempt.playing):
+            self._finished.append(attempt.playing)
         # An abandoned attempt may still be within a turn, and nothing is wrong with its worker.
         patience = CANCEL_S if reason else CANCEL_S + self._deadlines.turn_seconds
         self._cancelled[attempt.playing] = Cancelled(reason, self._clock() + patience, heard)
 
     def _take(self, playing: Playing) -> Trajectory | None:
-        """Ends one attempt: returns the key's trajectory, or lets the next attempt wait."""
-        judging = self._judging.pop(playing, None)
-        attempt, cancelled = self._attempts.pop(playing), self._cancelled.pop(playing, None)
+        """Ends one attempt: returns the key's trajectory, or lets the next attempt wait. One whose
+        verdict is repeated does not end."""
+        attempt, cancelled = self._attempts[playing], self._cancelled.pop(playing, None)
         has_left, heard = False, self._clock()
         try:
             episode = playing.result()
@@ -308,45 +320,59 @@ class RolloutWorkers:
             if cancelled.reason is None:
                 self._breaker.void(attempt.is_trial)
                 self._replicas.close(attempt.conversation, None)
-                cut = failed(attempt.key, Status.CANCELLED, "")
-                self._note_times(attempt, cut, None, judging)
+                self._forget(attempt, failed(attempt.key, Status.CANCELLED, ""), None)
                 return None
             has_left, heard = False, cancelled.heard
             episode = failed(attempt.key, Status.DEADLINE, cancelled.reason)
-        trajectory = self._judge(attempt, episode, has_left, heard)
-        self._note_times(attempt, episode, trajectory, judging)
+        is_free = self._ask_breaker(attempt, episode, has_left, heard)
+        if self._repeats_verdict(attempt, episode, is_free):
+            return None
+        trajectory = self._judge(attempt, episode, is_free)
+        self._forget(attempt, episode, trajectory)
         return trajectory
 
-    def _note_times(
-        self,
-        attempt: Attempt,
-        episode: Episode,
-        result: Trajectory | None,
-        judging: Judging | None,
-    ) -> None:
-        key, now = attempt.key, self._clock()
-        group = key.group if key.is_trained_on else NO_GROUP
-        tokens = result.num_policy_tokens if result else 0
-        left = judging.left if judging else now
-        verdict = now - judging.begun if judging and judging.begun is not None else 0.0
-        told = episode.status, group, episode.turns, tokens, verdict
-        self._note(AttemptTimes(attempt.begun, left, *told))
+    def _forget(self, attempt: Attempt, episode: Episode, result: Trajectory | None) -> None:
+        playing, now = attempt.playing, self._clock()
+        if playing.stage is AttemptStage.UNJUDGED:
+            playing.cancel()  # or its worker would keep what is left to judge
+        del self._attempts[playing]
+        self._note(attempt.times(now, episode, result, self._judging.pop(playing, None)))
 
-    def _judge(
+    def _ask_breaker(
         self, attempt: Attempt, episode: Episode, has_left: bool, heard: float
-    ) -> Trajectory | None:
-        """has_left: whether its worker was lost together with its node. heard: as of `Breaker`."""
-        job, status, rule = attempt.job, episode.status, STATUS_RULES[episode.status]
+    ) -> bool:
+        """Tells the breaker of an attempt. Returns whether that says nothing of its task: its node
+        left, or it had begun before an outage. has_left: whether its worker was lost together with
+        its node. heard: as of `Breaker`."""
+        status = episode.status
         fault = f"{status.value}: {episode.detail}" if status in SYSTEM_FAULTS else ""
         if has_left:
             self._breaker.void(attempt.is_trial)
         else:
             self._breaker.note(attempt.key.task, fault, attempt.is_trial, heard)
-        # An attempt whose node left, or that had begun before an outage, says nothing of its task.
-        is_free = has_left or (bool(fault) and self._breaker.is_open and not attempt.is_trial)
+        return has_left or (bool(fault) and self._breaker.is_open and not attempt.is_trial)
+
+    def _repeats_verdict(self, attempt: Attempt, episode: Episode, is_free: bool) -> bool:
+        """Lets an attempt whose verdict has failed wait for another, if it may have one."""
+        playing = attempt.playing
+        if playing.stage is not AttemptStage.UNJUDGED:
+            return False
+        judging = self._judging[playing]
+        judging.failures += not is_free
+        if judging.failures > self._retries:
+            return False
+        detail = f"its verdict alone is asked for again: {episode.detail}"
+        attempt.note_failure(self._record, episode.status, detail, retried=True)
+        self._attempts[playing] = dataclasses.replace(attempt, is_trial=False)
+        self._unjudged.put(playing, backoff(judging.failures or 1, self._chance))
+        return True
+
+    def _judge(self, attempt: Attempt, episode: Episode, is_free: bool) -> Trajectory | None:
+        """is_free: whether its failure uses up no retry."""
+        job, status, rule = attempt.job, episode.status, STATUS_RULES[episode.status]
         again = rule.retry and (is_free or job.attempt <= self._retries)
         if rule.retry:
-            self._note_failure(attempt, episode, again)
+            attempt.note_failure(self._record, status, episode.detail, again)
         if not again:
             trajectory = self._replicas.close(attempt.conversation, episode)
             assert trajectory is not None, "an episode was given"
@@ -357,19 +383,3 @@ class RolloutWorkers:
         delay = backoff(len(rejected) or 1, self._chance) if rule.infra and not rule.redraw else 0.0
         self._waiting.put(job._replace(rejected=rejected), delay)
         return None
-
-    def _note_failure(self, attempt: Attempt, episode: Episode, again: bool) -> None:
-        key = attempt.key
-        self._record(
-            ATTEMPT_FAILED if STATUS_RULES[episode.status].infra else "attempt_rejected",
-            episode.detail,
-            status=episode.status.value,
-            phase=key.phase,
-            group=key.group,
-            member=key.member,
-            family=key.task.family,
-            item=key.task.item,
-            num_prefix_turns=key.num_prefix_turns,
-            attempt=attempt.job.attempt,
-            retried=again,
-        )

@@ -30,12 +30,14 @@ class Clock:
 
 class Course(NamedTuple):
     """How an attempt goes. seconds: until it ends, if it is alone; infinite for a sandbox that
-    hangs. verdict: seconds of one that needs no sandbox, after that."""
+    hangs. verdict: seconds of one that needs no sandbox, after that. failed_verdicts: how often a
+    reward worker fails to make it, in as many seconds each."""
 
     seconds: float
     status: Status = Status.FINISHED
     reward: float | None = 1.0
     verdict: float = 0.0
+    failed_verdicts: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +77,7 @@ ALONE = Crowding()
 @dataclasses.dataclass(eq=False)
 class SimulatedAttempt:
     """A `Playing`: it ends when the pool's progress is at `ends`, or as soon as it is cancelled.
-    begun: in seconds."""
+    begun: in seconds. failed_verdicts: so far."""
 
     pool: SimulatedPool
     key: EpisodeKey
@@ -83,6 +85,7 @@ class SimulatedAttempt:
     begun: float
     ends: float
     is_cancelled: bool = False
+    failed_verdicts: int = 0
     stage: AttemptStage = AttemptStage.PLAYED
     where = "simulated"
 
@@ -90,12 +93,18 @@ class SimulatedAttempt:
         self.is_cancelled = True
         self.pool.cancel(self)
 
+    def judge_again(self) -> None:
+        self.pool.queue(self)
+
     def give_up(self, reason: str) -> None:
         raise AssertionError(f"an attempt did not end when it was cancelled: {reason}")
 
     def result(self) -> Episode:
-        status = Status.CANCELLED if self.is_cancelled else self.course.status
-        reward = None if self.is_cancelled else self.course.reward
+        status, reward = self.course.status, self.course.reward
+        if self.stage is AttemptStage.UNJUDGED:
+            status, reward = Status.VERIFIER_ERROR, None
+        if self.is_cancelled:
+            status, reward = Status.CANCELLED, None
         seconds = self.pool.clock.now - self.begun
         return Episode(self.key, status, reward, 1, 0, seconds=seconds, env_seconds=seconds)
 
@@ -146,7 +155,9 @@ class SimulatedPool:
 
     def cancel(self, attempt: SimulatedAttempt) -> None:
         """Ends an attempt at once, but a verdict that is being made goes on."""
-        if attempt.stage is not AttemptStage.JUDGED:
+        if attempt.stage is AttemptStage.UNJUDGED:
+            attempt.stage = AttemptStage.OVER
+        elif attempt.stage is not AttemptStage.JUDGED:
             self._judges.leave(attempt)
             attempt.ends = self.progress
             self._expect(attempt)
@@ -156,8 +167,8 @@ class SimulatedPool:
         heapq.heappush(self._ends, (attempt.ends, next(self._order), attempt))
 
     def moved(self, timeout: float) -> list[SimulatedAttempt]:
-        self._pass(timeout)
-        moved: dict[SimulatedAttempt, None] = {}
+        moved = dict.fromkeys(self._begin_verdicts())  # of those that are judged again
+        self._pass(0.0 if moved else timeout)
         while self._ends and self._ends[0][0] <= self.progress:
             ends, _, attempt = heapq.heappop(self._ends)
             if ends == attempt.ends and attempt.stage in (AttemptStage.PLAYED, AttemptStage.QUEUED):
@@ -165,15 +176,24 @@ class SimulatedPool:
                 moved[attempt] = None
         while self._verdicts and self._verdicts[0][0] <= self.clock.now:
             *_, attempt = heapq.heappop(self._verdicts)
-            self._judges.leave(attempt)
-            attempt.stage = AttemptStage.OVER
+            self._end_verdict(attempt)
             moved[attempt] = None
-        for attempt in self._judges.begin():
+        return list(moved | dict.fromkeys(self._begin_verdicts()))
+
+    def _begin_verdicts(self) -> list[SimulatedAttempt]:
+        begun = list(self._judges.begin())
+        for attempt in begun:
             attempt.stage = AttemptStage.JUDGED
             until = self.clock.now + attempt.course.verdict
             heapq.heappush(self._verdicts, (until, next(self._order), attempt))
-            moved[attempt] = None
-        return list(moved)
+        return begun
+
+    def _end_verdict(self, attempt: SimulatedAttempt) -> None:
+        self._judges.leave(attempt)
+        attempt.stage = AttemptStage.OVER
+        if attempt.failed_verdicts < attempt.course.failed_verdicts and not attempt.is_cancelled:
+            attempt.failed_verdicts += 1
+            attempt.stage = AttemptStage.UNJUDGED
 
     def _end(self, attempt: SimulatedAttempt) -> None:
         """Ends the interaction of an attempt, or one that is cancelled while it waits."""
@@ -182,8 +202,12 @@ class SimulatedPool:
             self.playing -= 1
         attempt.stage = AttemptStage.OVER
         if self.judges.size and attempt.course.verdict and not attempt.is_cancelled:
-            attempt.stage, attempt.ends = AttemptStage.QUEUED, math.inf
-            self._judges.put(attempt)
+            self.queue(attempt)
+
+    def queue(self, attempt: SimulatedAttempt) -> None:
+        """Lets an attempt wait for a reward worker."""
+        attempt.stage, attempt.ends = AttemptStage.QUEUED, math.inf
+        self._judges.put(attempt)
 
     def _pass(self, timeout: float) -> None:
         """Lets time pass until the next attempt or verdict ends, or for `timeout` seconds."""

@@ -8,8 +8,8 @@ import secrets
 
 import httpx
 
-from ale_jax.worlds.api import VerifierError
-from ale_jax.worlds.endpoint import Endpoint, EndpointError
+from ale_jax.worlds.api import VerdictRefusedError, VerifierError
+from ale_jax.worlds.endpoint import Endpoint, EndpointError, EndpointRefused
 
 KEY = "ALE_JUDGE_KEY"  # the environment variable of the endpoint's key, which no config should hold
 MAX_TOKENS = 1024
@@ -43,7 +43,8 @@ def endpoint_of(given: str) -> Endpoint:
 
 def is_right(judge: Endpoint, question: str, reply: str, reference: str) -> bool:
     """Tells whether a reply is right. reference: an answer that is; "" if none is known.
-    VerifierError if the endpoint is down, or its answer does not end in a verdict."""
+    VerifierError if the endpoint is down, or its answer does not end in a verdict;
+    VerdictRefusedError if it refuses to answer."""
     if not reply.strip():
         return False
     mark = secrets.token_hex(8)  # a reply cannot know it, so it cannot end before its mark
@@ -57,6 +58,8 @@ def is_right(judge: Endpoint, question: str, reply: str, reference: str) -> bool
     try:
         with httpx.Client() as client:
             said = judge.complete(client, messages, temperature=0.0, max_tokens=MAX_TOKENS).text
+    except EndpointRefused as error:
+        raise VerdictRefusedError(f"judge {error}") from error
     except EndpointError as error:
         raise VerifierError(f"judge {error}") from error
     last = said.strip().rpartition("\n")[2].strip(" *`.")

@@ -174,5 +174,6 @@ def test_jobs_of_groups_that_nobody_wants_are_discarded():
     evaluation = Job(RolloutRequest(EpisodeKey("eval/final", 2, 0, task(2))), Sampling())
     for each in (job(1), job(2), evaluation, job(3, (Status.SANDBOX_LOST,))):
         queue.put(each, 0.0)
-    queue.discard({2, 3})
+    assert queue.discard(lambda job: job.is_of({2, 3}))
+    assert not queue.discard(lambda job: job.is_of({2, 3}))
     assert [queue.next_ready() for _ in range(3)] == [job(1), evaluation, None]

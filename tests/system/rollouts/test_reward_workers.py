@@ -29,6 +29,7 @@ from ale_jax.records import TRAIN, EpisodeKey, RolloutRequest, Task
 from ale_jax.rollout.worker import RolloutWorker, WorkerSpec
 from ale_jax.status import Status
 from ale_jax.system.actors.actor_pool import ActorPool
+from ale_jax.system.rollouts import breaker
 from ale_jax.system.rollouts import workers as rollout_workers
 from ale_jax.system.rollouts.policy_replicas import PolicyReplica, PolicyReplicas
 from ale_jax.system.rollouts.pool import Load
@@ -253,20 +254,67 @@ def test_closing_does_not_wait_for_verdicts(start, judge, asked):
     assert [each.status for each in times] == [Status.CANCELLED] * 3
 
 
-def test_a_judge_that_fails_is_the_systems_fault(start, judge, asked):
-    (keys, _), events = asked, Events()
-    judge.gate.set()
-    answers = iter(["no verdict"])
-    judge.says = lambda asked: next(answers, None) or honest(asked)
-    workers = start(ParisLedger(), events)
+def answers(judge, *before):
+    """Lets the judge answer so, and then honestly."""
+    left = iter(before)
+    judge.says = lambda asked: next(left, None) or honest(asked)
+
+
+@pytest.mark.heavy
+def test_a_verdict_that_fails_is_asked_for_again_alone(start, judge, asked, by_threads):
+    (keys, _), events, ledger = asked, Events(), ParisLedger()
+    answers(judge, "no verdict")
+    workers = start(ledger, events, by_threads=by_threads)
     workers.submit(RolloutRequest(keys[0]), Sampling())
-    assert next_episode(workers).reward == 1.0
+    episode = next_episode(workers)
+    assert (episode.status, episode.reward, episode.turns) == (Status.FINISHED, 1.0, 1)
+    assert len(judge.asked) == 2 and len(ledger.opened) == 1 and not ledger.open_conversations
     (failure,) = events.of("attempt_failed")
     assert (failure["status"], failure["retried"]) == ("verifier_error", True)
+    assert failure["detail"].startswith("its verdict alone is asked for again: VerifierError: ")
+    assert workers.loads["reward_workers"] == Load(JUDGES, 0, 0)
+
+
+def test_after_its_last_verdict_an_episode_is_played_again(start, judge, asked):
+    (keys, _), events, ledger = asked, Events(), ParisLedger()
+    answers(judge, "no verdict", "no verdict")
+    workers = start(ledger, events)
+    workers.submit(RolloutRequest(keys[0]), Sampling())
+    assert next_episode(workers).reward == 1.0
+    assert len(judge.asked) == 3 and len(ledger.opened) == 2
+    assert ["alone" in each["detail"] for each in events.of("attempt_failed")] == [True, False]
+    assert not workers._pool._worker._runner._unjudged, "nothing is left to judge"
+
+
+def test_a_verdict_that_is_refused_for_good_is_not_asked_for_again(start, judge, asked):
+    (keys, _), events, ledger = asked, Events(), ParisLedger()
+    answers(judge, (401, "no key"))
+    workers = start(ledger, events)
+    workers.submit(RolloutRequest(keys[0]), Sampling())
+    assert next_episode(workers).reward == 1.0
+    assert len(judge.asked) == len(ledger.opened) == 2
+    assert "VerdictRefusedError: judge http" in events.of("attempt_failed")[0]["detail"]
+
+
+def test_what_nobody_wants_is_not_asked_for_again(start, judge, asked, monkeypatch):
+    monkeypatch.setattr(breaker, "FIRST_BACKOFF_S", LIMIT_S)
+    (keys, _), events, ledger = asked, Events(), ParisLedger()
+    answers(judge, "no verdict")
+    workers = start(ledger, events)
+    workers.submit(RolloutRequest(keys[0]), Sampling())
+    run_until(workers, lambda: events.of("attempt_failed"))
+    assert "1 for verdicts" in workers.waiting_for()
+    workers.abandon({0})
+    assert next_result(workers, 0.2) is None
+    assert ledger.open_conversations == 0 and not workers.waiting_for()
+    wait_until(lambda: not workers._pool._worker._runner._unjudged)
+    assert len(judge.asked) == 1
 
 
 def test_verdicts_have_lanes_of_their_own_on_the_timeline(start, judge, asked, tmp_path):
     (keys, _), times = asked, []
+    said = iter(["no verdict"])  # after which the verdict of the first one comes last
+    judge.says = lambda asked: judge.slow(asked) and (next(said, None) or honest(asked))
     with Timeline(tmp_path) as timeline:
         workers = start(ParisLedger(), Events(), timeline=timeline)
         workers.note_times(times.append)
@@ -276,11 +324,15 @@ def test_verdicts_have_lanes_of_their_own_on_the_timeline(start, judge, asked, t
             next_episode(workers)
     spans = read_timeline(tmp_path / TIMELINE_FILE).records
     verdicts = [each for each in spans if each.lane.process == REWARD_WORKERS]
-    assert [(each.lane.number, each.name) for each in verdicts] == [(0, VERDICT)] * 3
-    assert all(a.end <= b.start for a, b in itertools.pairwise(verdicts))
+    assert [(each.lane.number, each.name) for each in verdicts] == [(0, VERDICT)] * 4
+    assert all(a.end <= b.start for a, b in itertools.pairwise(sorted(verdicts, key=by_start)))
     episodes = [each for each in spans if each.lane.process == EPISODES and each.name[:3] == "set"]
     assert len(episodes) == 3 and {each.lane.number for each in episodes} <= {0, 1}
     assert not any(each.name == VERDICT for each in spans if each.lane.process == EPISODES)
-    for span, attempt in zip(verdicts, times, strict=True):
-        assert attempt.verdict == pytest.approx(span.end - span.start, abs=0.05)
-        assert attempt.ended <= attempt.begun + LIMIT_S
+    judged = sum(span.end - span.start for span in verdicts)
+    assert sum(each.verdict for each in times) == pytest.approx(judged, abs=0.1)
+    assert all(each.ended <= each.begun + LIMIT_S for each in times)
+
+
+def by_start(span):
+    return span.start

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from ale_jax.worlds import endpoint as endpoints
-from ale_jax.worlds.api import VerifierError
+from ale_jax.worlds.api import VerdictRefusedError, VerifierError
 from ale_jax.worlds.bridges import judge
 from tests.rows import each_row
 from tests.worlds.bridges.test_questions import family_of, played, task_of, write
@@ -123,6 +123,8 @@ def test_a_reply_cannot_end_before_its_mark(reply, endpoint, tmp_path):
         ((401, '{"choices": [{"message": {"content": "none"}}]}'), "answers 401"),
         ((401, "no key"), "answers 401: no key"),
         ((503, "busy"), "answers 503: busy"),
+        ((400, "the context length"), "judge http"),
+        ((400, "no such model"), "answers 400: no"),
     ],
 )
 def test_a_judge_without_a_verdict_is_no_wrong_answer(said, error, endpoint, tmp_path):
@@ -130,6 +132,7 @@ def test_a_judge_without_a_verdict_is_no_wrong_answer(said, error, endpoint, tmp
     with pytest.raises(VerifierError) as raised:
         played(asked_of(endpoint, tmp_path), "Paris")
     assert error in str(raised.value)
+    assert isinstance(raised.value, VerdictRefusedError) == (said[:1] in ((400,), (401,)))
 
 
 def test_an_empty_reply_is_wrong_without_a_judge(endpoint, tmp_path):
