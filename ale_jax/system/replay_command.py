@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from ale_jax.config.run import RunConfig
 from ale_jax.errors import RunFailed
 from ale_jax.files import LineAppender
 from ale_jax.monitor.run_files import CONFIG_FILE
+from ale_jax.monitor.schedule import SCHEDULE_FILE
 from ale_jax.system.checks import checked_config, stored_config
 from ale_jax.system.replay import ReplayedStep, replay
 from ale_jax.system.step_metrics import step_metrics
@@ -34,7 +37,8 @@ def run_replay(
 
     Raises:
       ValueError: it is not one run, it has recorded no steps, or a field may not be changed.
-      RunFailed: nothing was changed, and the weights differ after some step.
+      RunFailed: nothing was changed, and the weights differ after some step, or the run tells
+        them after none.
     """
     if len(operands) != 1:
         raise ValueError(f"replay takes one folder of a run, and not {len(operands)}")
@@ -52,6 +56,11 @@ def run_replay(
     else:
         _replay_into(Path(out), changed, run, shown)
     print(shown.verdict())
+    if not shown.known and changed == config:
+        raise RunFailed(
+            f"{run / SCHEDULE_FILE} tells the weights after none of {shown.steps} steps: nothing "
+            "was compared"
+        )
     if shown.first_other and changed == config:
         raise RunFailed(
             "the run was made by other software or hardware, or with other rates (--resume)"
@@ -79,17 +88,20 @@ def changed_config(config: RunConfig, values: Values, given: Collection[str]) ->
 def _replay_into(out: Path, config: RunConfig, run: Path, shown: _Told) -> None:
     if out.exists():
         raise ValueError(f"{out} exists: name a folder that does not")
-    lines = LineAppender(out / REPLAY_FILE)
+    with contextlib.ExitStack() as files:
 
-    def write(step: ReplayedStep) -> None:
-        number, values = step.report.cursor.step, step_metrics(step.report)
-        lines.append({"step": number, "same_weights": step.is_same, **values})
-        shown.step(step)
+        @functools.cache
+        def lines() -> LineAppender:
+            """Made with the first step, so that a mistake does not leave the folder behind."""
+            out.mkdir(parents=True)
+            return files.enter_context(contextlib.closing(LineAppender(out / REPLAY_FILE)))
 
-    try:
+        def write(step: ReplayedStep) -> None:
+            number, values = step.report.cursor.step, step_metrics(step.report)
+            lines().append({"step": number, "same_weights": step.is_same, **values})
+            shown.step(step)
+
         replay(config, run, write)
-    finally:
-        lines.close()
 
 
 @dataclasses.dataclass
@@ -100,6 +112,11 @@ class _Told:
     steps: int = 0
     unknown: int = 0
     first_other: int = 0
+
+    @property
+    def known(self) -> int:
+        """Steps after which the run told its weights."""
+        return self.steps - self.unknown
 
     def step(self, step: ReplayedStep) -> None:
         self.steps = step.report.cursor.step
@@ -114,9 +131,11 @@ class _Told:
 
     def verdict(self) -> str:
         """Returns what the steps come to."""
+        if not self.known:
+            return "whether the weights are those of the run cannot be told"
         if not self.first_other:
-            said = f"the weights after each of {self.steps} steps are those of the run, bit by bit"
-            return said + f" ({self.unknown} not recorded)" * bool(self.unknown)
+            said = f"the weights after each of {self.known} steps are those of the run, bit by bit"
+            return said + f" (after {self.unknown} others unknown)" * bool(self.unknown)
         if not self.is_changed:
             return f"step {self.first_other} is the first whose weights differ from the run's"
         return (

@@ -4,13 +4,16 @@ import json
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from ale_jax import launch
+from ale_jax.files import write_json
 from ale_jax.monitor.metrics import read_metrics
 from ale_jax.system import replay_command
 from ale_jax.system.checks import checked_config
+from ale_jax.system.replay import ReplayedStep
 from ale_jax.system.replay_command import changed_config
 from tests.config.smoke import smoke_with
 from tests.system.whole_runs import begin, environment, interrupt, run
@@ -86,6 +89,37 @@ def test_weights_that_differ_are_an_error_that_names_the_step(recorded, tmp_path
     assert told.returncode == 2
     assert "step 3 is the first whose weights differ" in told.stdout
     assert "step 4: weights same" in told.stdout
+
+
+def test_a_mistake_does_not_leave_the_folder_of_the_replay_behind(tmp_path, capsys):
+    write_json(tmp_path / "run" / "config.json", checked_config(smoke_with({})).to_json())
+    words = str(tmp_path / "run"), f"--out={tmp_path / 'again'}"
+    assert launch.main(["ale-jax", "replay", *words]) == 2
+    assert "has no steps: only runs with rl.record_steps do" in capsys.readouterr().err
+    assert not (tmp_path / "again").exists()
+
+
+def test_weights_that_the_run_does_not_tell_are_not_called_the_same(tmp_path, monkeypatch, capsys):
+    write_json(tmp_path / "config.json", checked_config(smoke_with({})).to_json())
+
+    def replayed(*recorded):
+        def steps(config, run, on_step):
+            for number, digest in enumerate(recorded, 1):
+                report = SimpleNamespace(cursor=SimpleNamespace(step=number), weights="aa")
+                on_step(ReplayedStep(report, digest))
+
+        monkeypatch.setattr(replay_command, "replay", steps)
+        monkeypatch.setattr(replay_command, "step_metrics", lambda report: {})
+        code = launch.main(["ale-jax", "replay", str(tmp_path)])
+        told = capsys.readouterr()
+        return code, told.out.splitlines()[-1], told.err
+
+    code, verdict, err = replayed("", "")
+    assert code == 2 and "cannot be told" in verdict
+    assert "tells the weights after none of 2 steps: nothing was compared" in err
+    code, verdict, _ = replayed("aa", "")
+    assert code == 0 and verdict.startswith("the weights after each of 1 steps are those")
+    assert verdict.endswith("(after 1 others unknown)")
 
 
 def refusal(changes, **before):
