@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from ale_jax.files import MAX_LINE_BYTES, LineAppender, encode_line, read_lines
 from ale_jax.status import Status
 
 EPISODES_FILE = "episodes.jsonl"
+LARGEST = 1e100  # of a number, so that the squares of all have a sum
 MAX_FILE_BYTES = 16 << 30  # conversations are long, but few are kept in memory
 Scalar = str | int | float | bool | None
 ItemKey = tuple[str, str, str | int]  # world, family, item
@@ -83,7 +83,7 @@ def _is_count(value: object) -> bool:
 
 def _is_number(value: object) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value)  # type: ignore[arg-type]
+    return is_number and abs(value) <= LARGEST  # type: ignore[arg-type]
 
 
 def _is_flag(value: object) -> bool:

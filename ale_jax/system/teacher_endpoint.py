@@ -97,7 +97,7 @@ class TeacherEndpoint:
         out, as weights are cut to its vocabulary."""
         try:
             logp_of = {int(number): float(each["logprob"]) for number, each in told.items()}
-        except (AttributeError, KeyError, TypeError, ValueError) as broken:
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as broken:
             raise EndpointError(f"{self.endpoint.url} tells {told!r:.200} of a token") from broken
         if any(math.isnan(logp) or logp > 1e-3 for logp in logp_of.values()):
             raise EndpointError(f"{self.endpoint.url} tells {logp_of!r:.200} of a token")

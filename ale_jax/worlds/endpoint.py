@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ ATTEMPTS = 5
 BUSY = (408, 409, 429, 500, 502, 503, 504)
 # How servers say, in the body of a 400, that a conversation is too long.
 FULL = ("context_length_exceeded", "context length", "prompt is too long", "maximum context")
+MOST_TOKENS = 2**40  # of a reply or conversation; more is no count
 SAID_CHARS = 200  # of an answer, in an error
 
 
@@ -106,7 +108,8 @@ class Endpoint:
             code = response.status_code
             error = EndpointRefused if 300 <= code < 500 and code not in BUSY else EndpointError
             said = f"{code}: {response.text[:SAID_CHARS]}"
-            raise error(f"{self.url} answers {said}") from broken
+            why = f" ({broken!r:.{SAID_CHARS}})" if code == 200 else ""
+            raise error(f"{self.url} answers {said}{why}") from broken
 
     def _posted(self, client: httpx.Client, path: str, asked: Mapping[str, Any]) -> httpx.Response:
         url = f"{self.url}/{path}"
@@ -131,7 +134,7 @@ class Endpoint:
 def _completion(answer: Any) -> Completion:
     (choice,) = answer["choices"]
     said, usage = choice["message"], answer.get("usage") or {}
-    text, calls = said["content"], said.get("tool_calls") or []
+    text, calls = said["content"], list(map(_with_id, said.get("tool_calls") or ()))
     if not isinstance(text, str | None):
         raise ValueError(f"{text!r:.80} is no text")
     is_cut, tokens = choice.get("finish_reason") == "length", usage.get("completion_tokens")
@@ -141,8 +144,21 @@ def _completion(answer: Any) -> Completion:
     message: dict[str, Any] = {"role": "assistant", "content": text or ""}
     message |= {"tool_calls": calls} if calls else {}
     whole = reply_text(text or "", "", written)
-    return Completion(whole, is_cut, _count(tokens), _count(usage.get("total_tokens")), message)
+    told = _count("completion_tokens", tokens, 0)
+    total = _count("total_tokens", usage.get("total_tokens"), told or 0)
+    return Completion(whole, is_cut, told, total, message)
 
 
-def _count(given: Any) -> int | None:
-    return None if given is None else int(given)
+def _with_id(call: Any) -> dict[str, Any]:
+    """Some endpoints give calls no id, but their results need one."""
+    return {**call, "id": call.get("id") or f"call_{secrets.token_hex(6)}"}
+
+
+def _count(name: str, given: Any, least: int) -> int | None:
+    """Returns a count of tokens as it is told; None if it is not. ValueError for one that would
+    make figures of all episodes nonsense."""
+    if given is None:
+        return None
+    if not isinstance(given, int) or isinstance(given, bool) or not least <= given <= MOST_TOKENS:
+        raise ValueError(f"usage.{name} is {given!r:.80}, and no count from {least} on")
+    return given

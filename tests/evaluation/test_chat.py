@@ -64,6 +64,17 @@ def test_tools_are_offered_and_calls_are_read_and_answered():
     assert told == [("tool", "id-ls", "a"), ("tool", "id-pwd", "b"), ("user", None, "c")]
 
 
+def test_a_call_without_an_id_is_answered_all_the_same():
+    call = {"type": "function", "function": {"name": "ls", "arguments": "{}"}}
+    choice = {"message": {"content": None, "tool_calls": [call]}, "finish_reason": "tool_calls"}
+    usage = {"completion_tokens": 5, "total_tokens": 20}
+    answers = iter([(200, {"choices": [choice], "usage": usage}), "done"])
+    said, asked, _ = replies(lambda body: next(answers), "a", "b")
+    assert said == [Reply(write_reply("", [Call("ls", {})]), "stop"), Reply("done", "stop")]
+    _, call, result = asked[1]["messages"]
+    assert call["tool_calls"][0]["id"] == result["tool_call_id"]
+
+
 def test_the_context_of_a_world_ends_the_conversation():
     with endpoint(lambda body: _called("ls")) as (url, asked), httpx.Client() as client:
         policy = ChatPolicy(client, Endpoint(url, "m"), Sampling(), Limits(0, 32, 40))
@@ -102,6 +113,11 @@ def test_an_endpoint_that_is_busy_is_asked_again(monkeypatch):
         replies(lambda body: (503, ERROR), "a")
 
 
+def _counted(**usage):
+    choice = {"message": {"content": "x"}, "finish_reason": "stop"}
+    return 200, {"choices": [choice], "usage": usage}
+
+
 @pytest.mark.heavy
 @each_row(
     "answer, said",
@@ -112,6 +128,11 @@ def test_an_endpoint_that_is_busy_is_asked_again(monkeypatch):
         ((200, {"choices": [{"message": {"content": None}}]}), "answers 200"),
         ((200, {"choices": [{"message": {"content": 3}}]}), "answers 200"),
         ((200, []), "answers 200"),
+        (_counted(completion_tokens=float("inf")), "usage.completion_tokens is inf"),
+        (_counted(completion_tokens=-5), "usage.completion_tokens is -5"),
+        (_counted(completion_tokens=True), "usage.completion_tokens is True"),
+        (_counted(completion_tokens=3, total_tokens=2), "usage.total_tokens is 2"),
+        (_counted(completion_tokens=3, total_tokens=2**70), "usage.total_tokens is 118"),
     ],
 )
 def test_an_answer_that_is_none_is_shown(answer, said):

@@ -46,6 +46,8 @@ def test_an_episode_that_is_too_long_is_written_without_its_messages(tmp_path):
     [
         ({"solved": "false"}, "solved is 'false'"),
         ({"reward": True}, "reward is True"),
+        ({"reward": -1e308}, "reward is -1e+308"),
+        ({"seconds": 1e308}, "seconds is 1e+308"),
         ({"sample": -1}, "sample is -1"),
         ({"item": 1.5}, "item is 1.5"),
         ({"rewards": {"answer": "1"}}, "rewards is {'answer': '1'}"),

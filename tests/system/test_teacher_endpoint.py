@@ -91,6 +91,7 @@ WRONG = {
     "too few": (_changed(lambda c: c["prompt_logprobs"].pop()), 200, "answers 200"),
     "an error": (lambda body: {"error": "max_logprobs is 20"}, 400, "max_logprobs is 20"),
     "not a number": (_each({"1": {"logprob": None}}), 200, "of a token"),
+    "endless": (_each({"1": {"logprob": -(10**400)}}), 200, "of a token"),
     "nan": (_each({"1": {"logprob": float("nan")}}), 200, "of a token"),
     "more than certain": (_each({"1": {"logprob": 0.5}}), 200, "of a token"),
     "another token": (_each({"77": {"logprob": -1.0}}), 200, "tells 1 tokens in the place of"),

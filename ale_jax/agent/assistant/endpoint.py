@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from ale_jax.agent.assistant.clipping import clip, encodable_json
-from ale_jax.agent.assistant.messages import AssistantReply, Message, ReplyParts
+from ale_jax.agent.assistant.messages import NO_PIECE, AssistantReply, Message, ReplyParts
 
 MAX_REPLY_BYTES = 64 << 20  # with what the stream adds to each token
 MAX_ERROR_BYTES = 4096
@@ -159,7 +159,7 @@ async def _read(response: httpx.Response, see: See) -> AssistantReply:
                     f"the reply was broken off: {clip(_message_of(data), KEPT_ERROR)}"
                 )
             news = parts.add(chunk)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (*NO_PIECE, RecursionError) as error:
             raise EndpointError(
                 f"the endpoint sent no valid reply ({error}): {data!r:.200}"
             ) from error

@@ -10,6 +10,7 @@ from typing import Any
 from ale_jax.agent.assistant.clipping import encodable
 
 MAX_CALLS, MAX_NAME, MAX_ID = 64, 256, 256
+NO_PIECE = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 MAX_CHARS = 1 << 18  # of a reply, so that it fits in a line of the log
 
 Message = dict[str, Any]  # as in OpenAI's chat completions
@@ -98,7 +99,7 @@ class ReplyParts:
     def add(self, chunk: dict[str, Any]) -> list[tuple[str, str]]:
         """Adds a piece; returns what is new to read in it, each with its kind.
 
-        Raises ValueError, TypeError, KeyError or AttributeError for what is no piece of a reply.
+        Raises one of NO_PIECE for what is no piece of a reply.
         """
         if used := chunk.get("usage"):
             details = used.get("prompt_tokens_details") or {}

@@ -116,6 +116,7 @@ def test_a_busy_endpoint_is_asked_again_and_another_error_is_not():
         (events({"error": {"message": "no memory"}}), "broken off: no memory"),
         ((200, {}, b"data: {not JSON\n\n"), "no valid reply"),
         (events([]), "no valid reply"),
+        (events({"usage": {"prompt_tokens": float("inf")}}), "no valid reply"),
         (events(delta(content=3)), "no valid reply"),
         (events({"choices": 3}), "no valid reply"),
         (events(call(0, id="x" * 300)), "no valid reply"),
