@@ -6,7 +6,6 @@ It is of the process that writes it: a run that is resumed begins it anew.
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from ale_jax.files import LineAppender, read_lines
 from ale_jax.status import Status
 
 TIMES_FILE = "times.jsonl"
+LONGEST_S = 1e9  # of a run: a simulated clock still tells moments apart
 NO_GROUP = -1  # of what is not played to be trained on
 
 
@@ -132,7 +132,7 @@ def _parse(line: dict[str, Any]) -> AttemptTimes | StepTimes:
 
 
 def _seconds(value: Any) -> float:
-    if not 0.0 <= (seconds := float(value)) < math.inf:
+    if not 0.0 <= (seconds := float(value)) <= LONGEST_S:
         raise ValueError(f"{value!r:.80} is no time since the run began")
     return seconds
 

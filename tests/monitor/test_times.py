@@ -49,6 +49,7 @@ def test_runs_from_before_there_was_lending_can_be_read(tmp_path):
     [
         ('"ended": 3.5', '"ended": 1.5'),
         ('"begun": 2.0', '"begun": -2.0'),
+        ('"ended": 3.5', '"ended": 1e300'),
         ('"turn_limit"', '"tired"'),
         ('"tokens": 41', '"tokens": "many"'),
         ('"published": 5.25', '"published": 3.25'),

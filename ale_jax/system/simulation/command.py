@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -88,8 +89,8 @@ def run_simulate(basis: Basis, values: Values | None, change: Callable[[Values],
         if not runs:
             raise ValueError("--config is missing: name one, or a run by --from")
         values = change(runs[0].config.to_json())
-    if basis.picture and not basis.picture.endswith(PICTURE):
-        raise ValueError(f"--picture={basis.picture} must end in {PICTURE}, the format it has")
+    if basis.picture:
+        _require_picture(Path(basis.picture))
     config = checked_config(values)
     for each in (config, *(run.config for run in others)):
         require_known(each)
@@ -110,6 +111,15 @@ def run_simulate(basis: Basis, values: Values | None, change: Callable[[Values],
     show(config, costs, checks, candidates)
     if basis.picture:
         write_picture(Path(basis.picture), candidates, checks)
+
+
+def _require_picture(path: Path) -> None:
+    """ValueError before anything is simulated, which takes minutes, if there can be no picture."""
+    if path.suffix != PICTURE:
+        raise ValueError(f"--picture={path} must end in {PICTURE}, the format it has")
+    folder = next(each for each in path.absolute().parents if each.exists())
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ValueError(f"--picture={path} cannot be written: name a file in a folder that can be")
 
 
 def require_told(config: RunConfig, runs: Sequence[_Run], basis: Basis) -> None:
@@ -190,7 +200,13 @@ def _read(folder: Path) -> _Run:
             f"{folder} has {len(steps)} steps beside its first one and those that compiled, and "
             f"{LEAST_STEPS} are needed: let it run longer"
         )
-    return _Run(str(folder), stored_config(folder / CONFIG_FILE), times, steps)
+    try:
+        config = stored_config(folder / CONFIG_FILE)
+    except ValueError as error:
+        raise ValueError(
+            f"{folder} is of another version of ALE-JAX, or damaged: {error}"
+        ) from error
+    return _Run(str(folder), config, times, steps)
 
 
 def _halves(run: _Run) -> tuple[list[TimedStep], list[TimedStep]]:

@@ -16,7 +16,7 @@ from ale_jax.status import Status
 from ale_jax.system.simulation.engines import engines_of
 from ale_jax.system.simulation.fit import Costs
 from ale_jax.system.simulation.observed import Outcome, TimedStep, observed
-from ale_jax.system.simulation.run import NEVER, Draw, Setup, simulate
+from ale_jax.system.simulation.run import DAY_S, NEVER, Draw, Setup, simulate
 from ale_jax.system.simulation.sides import learners_of, lent_devices
 from ale_jax.system.simulation.updates import PROPORTIONAL, Scaling
 from ale_jax.system.simulation.world import Course, Crowding
@@ -138,10 +138,10 @@ class LogNormal:
     lost: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.median <= self.p99 < math.inf:
+        if not 0.0 < self.median <= self.p99 <= DAY_S:
             raise ValueError(
                 f"--episode-seconds={self.median:g},{self.p99:g} must be MEDIAN,P99, with 0 < "
-                "MEDIAN <= P99"
+                f"MEDIAN <= P99 <= {DAY_S:g}"
             )
         if not 0.0 <= self.lost < 1.0:
             raise ValueError(f"--lost={self.lost:g} must be a share from 0 to below 1")
@@ -157,6 +157,6 @@ class LogNormal:
 def given_costs(course: Draw, seconds: float, scaling: Scaling = PROPORTIONAL) -> Costs:
     """Returns costs that were not measured. seconds: of an update. ValueError if these are no
     time."""
-    if not 0.0 <= seconds < math.inf:
-        raise ValueError(f"--update-seconds={seconds:g} must be 0 or more, in seconds")
+    if not 0.0 <= seconds <= DAY_S:
+        raise ValueError(f"--update-seconds={seconds:g} must be 0 or more, and at most {DAY_S:g}")
     return Costs(course, seconds, 0.0, scaling=scaling)

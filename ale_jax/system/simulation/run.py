@@ -30,8 +30,10 @@ from ale_jax.system.simulation.world import (
 
 TICK_S = 1e-9  # what rounding leaves of a time that is over
 WAIT_S = 1.0  # simulated seconds after which the loop looks whether a pause is over
+LOOKS = 1000  # within an update, at most
 Draw = Callable[[EpisodeKey, random.Random], Course]
-NEVER = DeadlinesConfig(turn_seconds=86400.0, episode_seconds=86400.0)
+DAY_S = 86400.0
+NEVER = DeadlinesConfig(turn_seconds=DAY_S, episode_seconds=DAY_S)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,9 +147,10 @@ class _SimulatedRun:
         is_lent = self._sides.begin_update(self._pool.playing)
         self._pool.in_update, self._pool.crowd = True, self._sides.crowd
         left = self._setup.update_seconds / self._sides.speed
+        wait = max(WAIT_S, left / LOOKS)
         while left > TICK_S:
             slower, now = self._setup.crowding.of_update(self._pool.playing), self._clock.now
-            self._loop.advance(min(left * slower, WAIT_S))
+            self._loop.advance(min(left * slower, wait))
             left -= (self._clock.now - now) / slower
         self._pool.in_update, self._pool.crowd = False, 1.0
         return is_lent

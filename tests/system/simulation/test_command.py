@@ -112,6 +112,10 @@ def test_the_schedule_to_set_is_told(capsys):
         (["--config=smoke", "--episode-seconds=9"], "--episode-seconds=9 must be MEDIAN,P99"),
         (["--config=smoke", "--episode-seconds=9,1"], "--episode-seconds=9,1 must be MEDIAN,P99"),
         (["--config=smoke", "--update-seconds=-1"], "--update-seconds=-1 must be 0 or more"),
+        (["--config=smoke", "--update-seconds=1e300"], "1e+300 must be 0 or more, and at most 864"),
+        (["--config=smoke", "--episode-seconds=1,1e6"], "with 0 < MEDIAN <= P99 <= 86400"),
+        (["--config=smoke", "--picture=a.png"], "--picture=a.png must end in .svg"),
+        (["--config=smoke", f"--picture={__file__}/a.svg"], "a.svg cannot be written: name a file"),
         (["--config=smoke", "--lost=1"], "--lost=1 must be a share from 0 to below 1"),
     ],
 )
@@ -125,6 +129,8 @@ def test_a_run_that_tells_too_little_is_refused(tmp_path, capsys):
     assert "--lost has no use with --from" in refused(
         capsys, f"--from={make_run(tmp_path / 'long', SMOKE)}", "--lost=0.1"
     )
+    (tmp_path / "long" / "config.json").write_text("{}")
+    assert f"{tmp_path / 'long'} is of another" in refused(capsys, f"--from={tmp_path / 'long'}")
     (run / "times.jsonl").unlink()
     assert "has no times.jsonl" in refused(capsys, f"--from={run}")
 

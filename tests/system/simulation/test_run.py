@@ -7,6 +7,7 @@ import pytest
 
 from ale_jax.config.rollout import DeadlinesConfig
 from ale_jax.status import Status
+from ale_jax.system.rollouts.loop import RolloutLoop
 from ale_jax.system.simulation.engines import Engines
 from ale_jax.system.simulation.run import Setup, simulate
 from ale_jax.system.simulation.world import Course, Crowding
@@ -41,6 +42,22 @@ def test_one_step_ahead_the_longer_of_both_bounds():
     assert simulate(slow, always(7.0), 50, 0).seconds_per_step == pytest.approx(
         (7.0 + 50 * 20.0) / 50
     )
+
+
+def test_an_update_is_looked_at_so_many_times_however_long_it_takes(monkeypatch):
+    looks = []
+    monkeypatch.setattr(RolloutLoop, "advance", _counted(RolloutLoop.advance, looks))
+    slow = dataclasses.replace(TWO, update_seconds=86400.0)
+    assert simulate(slow, always(7.0), 2, 0).seconds_per_step == pytest.approx(86407.0)
+    assert len(looks) < 2 * 1100
+
+
+def _counted(call, calls):
+    def counted(*args):
+        calls.append(args)
+        return call(*args)
+
+    return counted
 
 
 def test_a_slow_group_holds_a_step_back_unless_there_is_another_one():
