@@ -7,13 +7,15 @@ before they append. Any other damage is an error that names file and line.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
 import os
+import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -147,6 +149,21 @@ def write_atomically(path: Path, parts: Iterable[bytes]) -> None:
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yields a folder to write to within the block, which becomes `path` at its end; removed
+    instead if an exception ends it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    try:
+        yield unfinished
+        os.chmod(unfinished, 0o755)  # mkdtemp makes it private
+        os.rename(unfinished, path)
+    except BaseException:
+        shutil.rmtree(unfinished)
         raise
 
 

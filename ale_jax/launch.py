@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from ale_jax.system.hosts.start import HostOptions
     from ale_jax.system.workdir import Workdir
 
+MAX_PORT = 65535
 NO_OUT = "--out is missing: name a folder that does not exist yet"
 
 Resolve = Callable[[], "RunConfig"]
@@ -105,8 +106,8 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
             values = read_config(options.config, overrides)
             print(new_config(values, options.weights, options.devices), end="")
             return 0
-        if command == "export" and options.episodes:
-            return _export_episodes(options)
+        if command == "export" and options["episodes"].present:
+            return _export_episodes(options, overrides)
         return _launch(argv, command, options, overrides, run)
     except KeyboardInterrupt:
         print(f"interrupted: {interrupted(argv)}", file=sys.stderr)
@@ -114,7 +115,7 @@ def main(argv: Sequence[str], run: Run | None = None) -> int:
     except (ValueError, OSError, RunFailed, SandboxError, flags.Error) as error:
         if debug:
             traceback.print_exc()
-        print(f"error: {_one_line(error)}", file=sys.stderr)
+        print(f"error: {_one_line(error, interrupted(argv))}", file=sys.stderr)
         return EXIT_FAILED
 
 
@@ -126,15 +127,19 @@ def _values(command: str, options: flags.FlagValues, overrides: Sequence[str]) -
 
         if recorded := recorded_config(Path(options.workdir)):
             return with_overrides(recorded.to_json(), overrides)
+        raise ValueError(
+            f"{options.workdir} holds no run: check --workdir, or name a config by --config"
+        )
     return read_config(options.config, overrides)
 
 
 def _eval(options: flags.FlagValues, overrides: Sequence[str]) -> int:
     from ale_jax.system.eval_command import Options, run_eval
 
-    names = ("out", "policy", "workdir", "samples", "limit", "split", "sampling", "workers")
-    given: dict[str, Any] = {name: options[name].value for name in (*names, "prices", "json")}
+    names = ("out", "policy", "workdir", "samples", "limit", "split", "sampling", "prices", "json")
+    given: dict[str, Any] = {name: options[name].value for name in names}
     given["dry_run"] = options["dry-run"].value
+    given["workers"] = options.workers if options["workers"].present else None
     values = _values("eval", options, overrides)
     run_eval(values, Options(**given), overridden(overrides))
     return 0
@@ -151,9 +156,12 @@ def _simulate(options: flags.FlagValues, overrides: Sequence[str]) -> int:
     return 0
 
 
-def _export_episodes(options: flags.FlagValues) -> int:
+def _export_episodes(options: flags.FlagValues, overrides: Sequence[str]) -> int:
     from ale_jax.recorded.export_command import export_episodes
 
+    given = [f"--{name}" for name in ("config", "workdir", "adapter") if options[name].present]
+    if without_use := [*given, *overrides]:
+        raise ValueError(f"{without_use[0]} has no use with --episodes: leave one of them out")
     if not options.out:
         raise ValueError(NO_OUT)
     source, out = Path(options.episodes), Path(options.out)
@@ -191,6 +199,11 @@ def _launch(
 
     if options.spawn < 1:
         raise ValueError(f"--spawn={options.spawn} must be at least 1")
+    if options.coordinator and not options["processes"].present:
+        raise ValueError(
+            f"--coordinator={options.coordinator} is of several processes: say how many there are "
+            "with --processes"
+        )
     if options.spawn == 1:
         host = HostOptions(options.coordinator, options.processes, options.process)
         return act(resolve, options, host)
@@ -260,6 +273,8 @@ def _plan(resolve: Resolve) -> int:
 
 
 def _export(resolve: Resolve, options: flags.FlagValues) -> int:
+    if options["format"].present:
+        raise ValueError(f"--format={options.format} is for --episodes: leave it out")
     if not options.out:
         raise ValueError(NO_OUT)
 
@@ -276,6 +291,8 @@ def _export(resolve: Resolve, options: flags.FlagValues) -> int:
 def _serve(resolve: Resolve, options: flags.FlagValues) -> int:
     from ale_jax.system.serve import serving
 
+    if not 0 <= options.port <= MAX_PORT:
+        raise ValueError(f"--port={options.port} must be from 0, for a free one, to {MAX_PORT}")
     config = resolve()
     path = Path(options.workdir).resolve() if options.workdir else None
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
@@ -290,10 +307,11 @@ def _serve(resolve: Resolve, options: flags.FlagValues) -> int:
     return 0
 
 
-def _one_line(error: BaseException) -> str:
+def _one_line(error: BaseException, again: str) -> str:
+    """again: what the same command does then."""
     text = str(error)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        text += ": free some space, then the same command continues from the last checkpoint"
+        text += f": free some space, then {again}"
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
     return " ".join((text + notes).split())
 

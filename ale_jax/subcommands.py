@@ -115,7 +115,7 @@ FLAGS = {
     ),
     "items": Flag(flags.DEFINE_integer, 20, "N", "items of each family and split; all if fewer"),
     "runtime": Flag(flags.DEFINE_string, "", "NAME", "what runs sandboxes; the config's, or auto"),
-    "workers": Flag(flags.DEFINE_integer, 1, "N", "episodes that are played at once"),
+    "workers": Flag(flags.DEFINE_integer, 1, "N", "episodes played at once; of a run: its places"),
     "from": Flag(
         flags.DEFINE_string, "", "RUNS", "folders of runs, separated by commas, whose times to use"
     ),

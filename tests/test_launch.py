@@ -130,6 +130,13 @@ def test_a_config_is_run_with_its_overrides(launch):
         ([SMOKE, "--workdir=setup.py/run"], "cannot be used (Not a directory"),
         ([SMOKE, "--resume"], "holds no run to resume"),
         ([SMOKE, "--resume", "--overwrite"], "exclude each other"),
+        ([SMOKE, "--coordinator=h:1"], "--coordinator=h:1 is of several processes: say how many"),
+        (["serve", SMOKE, "--port=65536"], "--port=65536 must be from 0, for a free one, to 65535"),
+        (["serve"], "run holds no run: check --workdir, or name a config by --config"),
+        (["export", "--out=x", "--format=atif", SMOKE], "--format=atif is for --episodes"),
+        (["eval", SMOKE, "--out=x", "--policy=hf:"], "--policy=hf: names no weights: write hf:DIR"),
+        (["eval", SMOKE, "--out=x", "--workers=2"], "--workers=2 is for endpoints and weights"),
+        ([SMOKE, "--config.weights=/tmp"], "no checkpoint at /tmp: it has no config.json: give a"),
     ],
 )
 def test_a_mistake_is_one_line_with_the_remedy_and_nothing_runs(launch, arguments, answer):
@@ -235,6 +242,16 @@ def test_an_error_of_the_run_is_one_line_and_its_traceback_is_kept(launch, tmp_p
     assert answer in refused(launch(Runs(error), SMOKE))
     trace = (tmp_path / "run" / "traceback.txt").read_text()
     assert trace.startswith("Traceback") and "in __call__" in trace
+
+
+def test_a_full_disk_is_said_with_what_the_same_command_does_then(monkeypatch, capsys):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("ale_jax.evaluation.command.run_compare", full)
+    assert main(["launch", "compare", "a", "b"]) == 2
+    said = capsys.readouterr().err
+    assert said.endswith("free some space, then the same command starts over\n")
 
 
 def test_a_server_ends_with_its_engine(launch, monkeypatch):

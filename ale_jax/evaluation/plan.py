@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ale_jax.config.engine import Sampling
+from ale_jax.config.fields import flat
+from ale_jax.config.run import RunConfig
 from ale_jax.evaluation.episodes import EPISODES_FILE, ItemKey, read_result
 from ale_jax.files import read_json, write_json
 from ale_jax.records import EpisodeKey, Task
@@ -16,7 +19,14 @@ from ale_jax.worlds.families import Families, Family
 from ale_jax.worlds.items import EVAL
 
 SETTINGS_FILE = "eval.json"
+LEASE_DIR = "lease"  # as in `system.lease`
+MOST = 1_000_000  # episodes, which are held in memory
 ENDLESS = 100  # items of a family whose items have no end, unless a limit says otherwise
+# Fields that decide how an episode goes, whoever plays it.
+PLAYED = (
+    *("worlds.train", "worlds.held_out", "sandbox.", "engine.max_sequence_length"),
+    "tokenizer.chat_template_kwargs",
+)
 # How policies are sampled that are to be compared with others'. The paper's: arXiv 2512.24873.
 SAMPLINGS = {
     "greedy": Sampling(temperature=0.0),
@@ -46,11 +56,18 @@ class Plan:
 
     def episodes(self) -> list[EpisodeKey]:
         """Returns all episodes. Those of a smaller limit, or of fewer samples, are among them with
-        the same keys, and so with the same random numbers."""
+        the same keys, and so with the same random numbers. ValueError if they are more than
+        MOST."""
+        tasks = [] if self.limit > MOST else self._tasks()
+        if self.limit > MOST or self.samples * len(tasks) > MOST:
+            raise ValueError(
+                f"--samples={self.samples} and --limit={self.limit} ask for more than {MOST} "
+                "episodes: lower them"
+            )
         return [
             EpisodeKey("eval/command", place, sample, task)
             for sample in range(self.samples)
-            for place, task in enumerate(self._tasks())
+            for place, task in enumerate(tasks)
         ]
 
     def left(self, finished: Collection[tuple[ItemKey, int]]) -> list[EpisodeKey]:
@@ -82,21 +99,49 @@ def finished(folder: Path) -> set[tuple[ItemKey, int]]:
     return {(each.key, each.sample) for each in read_result(folder).episodes}
 
 
-def claim(folder: Path, settings: dict[str, Any]) -> None:
-    """Writes down how the episodes of a folder are played. ValueError, with what differs, if those
-    that are there were played otherwise."""
+def claim(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Writes down how the episodes of a folder are played. Errors as of `require_same`."""
+    if not require_same(folder, settings):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / SETTINGS_FILE, settings)
+
+
+def require_same(folder: Path, settings: Mapping[str, Any]) -> bool:
+    """Returns whether a folder tells already how its episodes are played.
+
+    ValueError, with what differs, if they are played otherwise, or the folder holds something else
+    than an evaluation.
+    """
     file = folder / SETTINGS_FILE
     if not file.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(file, settings)
-        return
+        _require_empty(folder)
+        return False
     known = read_json(file)
-    for name, value in settings.items():
-        if known.get(name) != value:
+    if not isinstance(known, dict):
+        raise ValueError(f"{file}: damaged (it holds no settings): name another folder with --out")
+    for name, value in json.loads(json.dumps(settings)).items():
+        if name not in known:
             raise ValueError(
-                f"{folder} holds episodes with {name} {known.get(name)!r:.80}, not {value!r:.80}: "
+                f"{file} does not tell {name}, as older versions did not: name another folder with "
+                "--out"
+            )
+        if known[name] != value:
+            raise ValueError(
+                f"{folder} holds episodes with {name} {known[name]!r:.80}, not {value!r:.80}: "
                 "name another folder with --out"
             )
+    return True
+
+
+def _require_empty(folder: Path) -> None:
+    others = sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
+    # A start that failed leaves its lease, or a part of a file.
+    others = [name for name in others if name != LEASE_DIR and not name.startswith(".")]
+    if others:
+        raise ValueError(
+            f"{folder} is not empty and holds no evaluation, but {others[0]!r:.80}: name a new "
+            "folder with --out"
+        )
 
 
 def described(families: Sequence[str], policy: str, sampling: Sampling) -> dict[str, Any]:
@@ -106,3 +151,10 @@ def described(families: Sequence[str], policy: str, sampling: Sampling) -> dict[
         "sampling": dataclasses.asdict(sampling),
         "families": list(families),
     }
+
+
+def described_play(config: RunConfig, split: str) -> dict[str, Any]:
+    """Returns what has to stay as it is, too, where the config is not that of a run."""
+    values = flat(config.to_json())
+    fields = {name: value for name, value in values.items() if name.startswith(PLAYED)}
+    return {"split": split, **fields}

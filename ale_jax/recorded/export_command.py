@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ale_jax.evaluation.episodes import EPISODES_FILE
-from ale_jax.files import write_json
+from ale_jax.files import new_folder, write_json
 from ale_jax.recorded.conversation import Conversation
 from ale_jax.recorded.export import as_atif, as_messages
 from ale_jax.recorded.files import records
@@ -28,15 +28,19 @@ def export_episodes(source: Path, format: str, out: Path) -> int:
     if out.exists():
         raise ValueError(f"--out={out} exists: name a folder that does not exist yet")
     told = list(_conversations(files))
-    out.mkdir(parents=True)
+    with new_folder(out) as folder:  # warm_start.data would take a part of it for all
+        _write(folder, format, told)
+    return len(told)
+
+
+def _write(folder: Path, format: str, told: Sequence[tuple[str, Conversation]]) -> None:
     if format == MESSAGES:
-        with (out / "messages.jsonl").open("w") as file:
+        with (folder / "messages.jsonl").open("w") as file:
             for _, conversation in told:
                 file.write(json.dumps(as_messages(conversation)) + "\n")
-    else:
-        for number, (place, conversation) in enumerate(told, 1):
-            write_json(out / f"trajectory_{number:06d}.json", as_atif(conversation, place))
-    return len(told)
+        return
+    for number, (place, conversation) in enumerate(told, 1):
+        write_json(folder / f"trajectory_{number:06d}.json", as_atif(conversation, place))
 
 
 def _files(source: Path) -> list[Path]:

@@ -20,7 +20,15 @@ from ale_jax.config.run import RunConfig
 from ale_jax.evaluation.cost import Cost, Prices
 from ale_jax.evaluation.episodes import EpisodeRecord, EpisodeWriter, read_result
 from ale_jax.evaluation.pass_rates import write_pass_rates
-from ale_jax.evaluation.plan import SAMPLINGS, Plan, claim, described, finished
+from ale_jax.evaluation.plan import (
+    SAMPLINGS,
+    Plan,
+    claim,
+    described,
+    described_play,
+    finished,
+    require_same,
+)
 from ale_jax.evaluation.players import Deliver, EndpointPlayer
 from ale_jax.evaluation.statistics import breakdown, summarize
 from ale_jax.evaluation.tables import show_one
@@ -45,8 +53,8 @@ KEY_VARIABLE = "ALE_POLICY_KEY"  # never on the command line, where others would
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """As the flags of `ale-jax eval`. sampling: the name of one of SAMPLINGS; "" for the
-    config's."""
+    """As the flags of `ale-jax eval`. sampling: the name of one of SAMPLINGS; "" for the config's.
+    workers: None for one, or the places of a run."""
 
     out: str
     policy: str = NEWEST
@@ -55,7 +63,7 @@ class Options:
     limit: int = 0
     split: str = "eval"
     sampling: str = ""
-    workers: int = 8
+    workers: int | None = None
     dry_run: bool = False
     json: bool = False
     prices: str = ""
@@ -83,26 +91,26 @@ def run_eval(values: Mapping[str, Any], options: Options, given: Collection[str]
         config = _of_given_model(config)
     families = families_of(config)
     prices = Prices.read(options.prices) if options.prices else None
+    sampling = _sampling(config, options.sampling)
     plan = Plan(families, options.samples, options.limit, require_split(options.split))
     if not options.out:
         raise ValueError("--out is missing: name a folder for the evaluation, e.g. evals/first")
     folder = Path(options.out)
+    play_settings = described_play(config, plan.split) | _rules(config)
+    require_same(folder, play_settings)
     if options.dry_run:
         print(*_dry(plan, plan.left(finished(folder))), sep="\n")
         return
-    sampling = _sampling(config, options.sampling)
     with _player(config, options, sampling) as (name, play):
-        told = described([family.name for family in families], name, sampling)
-        claim(folder, told | _rules(config))
-        with (
-            contextlib.closing(Lease.take(folder)) as lease,
-            EpisodeWriter(folder) as writer,
-            make_progress(sys.stderr) as progress,
-        ):
-            keys = plan.left(finished(folder))
-            known = len(plan.episodes()) - len(keys)
-            progress.phase("evaluation", known + len(keys), known, "episodes")
-            play(plan, keys, _Shown(writer.write, lease, progress, known))
+        settings = described([family.name for family in families], name, sampling) | play_settings
+        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.closing(Lease.take(folder)) as lease:
+            claim(folder, settings)  # only now, as of two that begin at once one is refused
+            with EpisodeWriter(folder) as writer, make_progress(sys.stderr) as progress:
+                keys = plan.left(finished(folder))
+                known = len(plan.episodes()) - len(keys)
+                progress.phase("evaluation", known + len(keys), known, "episodes")
+                play(plan, keys, _Shown(writer.write, lease, progress, known))
     _tell(folder, options.json, prices)
 
 
@@ -199,6 +207,11 @@ def _player(config: RunConfig, options: Options, sampling: Sampling) -> Iterator
                 yield name, play
         return
     step = _step(given)
+    if options.workers is not None:
+        raise ValueError(
+            f"--workers={options.workers} is for endpoints and weights: the policy of a run plays "
+            "in the places of its config, rollout.actors x rollout.episodes_per_actor"
+        )
     if path is None:
         raise ValueError(f"--policy={given} is one of a run: name its folder with --workdir")
     with opened(config, path, step) as run:
@@ -216,6 +229,8 @@ def _weighed(config: RunConfig, given: str) -> tuple[RunConfig, str, str]:
     `serve.adapters`, and no other; the model to ask; and the policy's name. ValueError if there is
     no such adapter."""
     source, _, adapter = given.removeprefix(FOLDER).partition("#")
+    if not source:
+        raise ValueError(f"--policy={given} names no weights: write hf:DIR or hf:ORGANIZATION/NAME")
     weights = pinned(source) if is_name(source) else str(Path(source).resolve())
     weighed = dataclasses.replace(config_with_weights(config, weights), lora=FULL)
     folders = config.serve.folders
@@ -254,16 +269,15 @@ def _by_endpoint(
             f"external_agent plays with the policy of a run, and not with {options.policy}: leave "
             "its command out, or name a run's policy"
         )
-    if options.workers < 1:
-        raise ValueError(f"--workers={options.workers} must be at least 1")
+    workers = 1 if options.workers is None else options.workers
+    if workers < 1:
+        raise ValueError(f"--workers={workers} must be at least 1")
 
     runtime = functools.cache(functools.partial(open_runtime, config))
     start = lambda spec: runtime().start(spec, {"role": "eval"})  # noqa: E731
     families = families_of(config)
     rollout = config.rollout
-    player = EndpointPlayer(
-        endpoint, sampling, rollout.max_reply_tokens, options.workers, rollout.retries
-    )
+    player = EndpointPlayer(endpoint, sampling, rollout.max_reply_tokens, workers, rollout.retries)
     worlds = PlayableFamilies(families, config.sandbox)
     with contextlib.closing(EpisodeRunner(start, worlds, config.agent)) as runner:
 

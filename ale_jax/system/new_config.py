@@ -68,12 +68,17 @@ def new_config(values: Mapping[str, Any], weights: str, devices: str) -> str:
         if value != default[name] and not name.startswith(_TOLD)
     ]
     return _FILE.format(
-        base=base.name,
-        weights=config.weights,
+        base=_in_docstring(base.name),
+        weights=_in_docstring(config.weights),
         hardware=devices if devices != AUTO else "this machine",
         gib=plan.total / GIB,
         fields="\n".join(fields),
     )
+
+
+def _in_docstring(text: str) -> str:
+    """Names of files and configs may hold what would end the text, or be read as an escape."""
+    return text.encode("unicode_escape").decode().replace('"', "'")
 
 
 def _short(value: Any) -> Any:

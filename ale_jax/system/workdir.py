@@ -186,9 +186,17 @@ def _require_config(path: Path) -> None:
 
 def _lease(path: Path) -> Lease:
     path.mkdir(parents=True, exist_ok=True)
-    if not (path / LEASE_DIR).exists() and any(path.iterdir()):
+    names = {each.name for each in path.iterdir()}
+    if names and not (LEASE_DIR in names and _is_ours(path, names)):
         raise ValueError(f"workdir {path} is not empty and holds no run: choose a new folder")
     return Lease.take(path)
+
+
+def _is_ours(path: Path, names: set[str]) -> bool:
+    """Whether a folder with a lease is a run's, and not an evaluation's, which have leases, too. A
+    start that was killed may leave nothing else, or a part of a config."""
+    others = any(not name.startswith(".") for name in names - {LEASE_DIR})
+    return not others or CONFIG_FILE in names or _has_results(path)
 
 
 def _enter(path: Path, config: RunConfig, resume: bool) -> tuple[RunState, str]:

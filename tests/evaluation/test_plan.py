@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from ale_jax.config.worlds import Domain
 from ale_jax.evaluation.plan import ENDLESS, Plan, claim
+from ale_jax.system.lease import Lease
 from ale_jax.worlds.families import Families, open_families
 from tests.rows import each_row
 
@@ -69,3 +70,32 @@ def test_a_folder_holds_one_evaluation(tmp_path):
     claim(tmp_path / "a", {"policy": "x", "families": ["f"]})
     with pytest.raises(ValueError, match=r"holds episodes with policy 'x', not 'y': .* --out"):
         claim(tmp_path / "a", {"policy": "y", "families": ["f"]})
+    with pytest.raises(ValueError, match=r"does not tell split, as older .* --out"):
+        claim(tmp_path / "a", {"policy": "x", "split": "eval"})
+
+
+@each_row("content", ["[]", "null", "3", "{"])
+def test_settings_that_are_damaged_are_named(tmp_path_factory, content):
+    folder = tmp_path_factory.mktemp("a")
+    (folder / "eval.json").write_text(content)
+    with pytest.raises(ValueError, match=r"eval\.json: damaged"):
+        claim(folder, {"policy": "x"})
+
+
+def test_a_folder_with_something_else_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "config.json").write_text("a run's")
+    with pytest.raises(ValueError, match=r"holds no evaluation, but 'config.json': .* --out"):
+        claim(tmp_path, {"policy": "x"})
+    assert [each.name for each in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_a_start_that_failed_does_not_keep_the_next_from_its_folder(tmp_path):
+    Lease.take(tmp_path).close()
+    (tmp_path / ".eval.json.x1").write_text("{")
+    claim(tmp_path, {"policy": "x"})
+
+
+@each_row("samples, limit", [(10**11, 1), (1, 10**11), (1001, 1000)])
+def test_more_episodes_than_memory_holds_are_refused(samples, limit):
+    with pytest.raises(ValueError, match=f"--samples={samples} and --limit={limit} ask for more"):
+        Plan(FAMILIES, samples, limit).episodes()

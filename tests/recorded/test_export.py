@@ -15,6 +15,7 @@ from ale_jax.agent.assistant.events import CallEnded, Compacted
 from ale_jax.agent.assistant.messages import AssistantCall
 from ale_jax.config.recorded import RecordedData
 from ale_jax.gateway.messages import ChatMessage, ToolCall
+from ale_jax.recorded import export_command
 from ale_jax.recorded.conversation import Conversation
 from ale_jax.recorded.export import as_atif, as_messages
 from ale_jax.recorded.files import read_all
@@ -191,6 +192,16 @@ def test_the_command_writes_what_a_warm_start_reads(run, tmp_path, format):
     assert [told for _, told in read_all(data, "", read_record)] == [conversation_of(EPISODE)] * 3
 
 
+def test_an_export_that_breaks_off_leaves_nothing_that_could_be_taken_for_all(
+    run, tmp_path, monkeypatch
+):
+    told = iter([{"a": 1}])
+    monkeypatch.setattr(export_command, "as_messages", lambda conversation: next(told))
+    with pytest.raises(StopIteration):
+        command(f"--episodes={run}", f"--out={tmp_path / 'out'}")
+    assert [each.name for each in tmp_path.iterdir()] == ["run"]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -198,6 +209,9 @@ def test_the_command_writes_what_a_warm_start_reads(run, tmp_path, format):
         ({"out": ""}, "--out is missing"),
         ({"out": "run"}, "exists: name a folder that does not exist yet"),
         ({"episodes": "nowhere"}, "there is no episodes.jsonl"),
+        ({"workdir": "run"}, "--workdir has no use with --episodes"),
+        ({"config": "smoke"}, "--config has no use with --episodes"),
+        ({"config.seed": "3"}, "--config.seed=3 has no use with --episodes"),
     ],
 )
 def test_what_cannot_be_exported_is_said_in_one_line(run, tmp_path, monkeypatch, change, message):

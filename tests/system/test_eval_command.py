@@ -16,6 +16,7 @@ from ale_jax.launch import main
 from ale_jax.system.lease import Lease
 from ale_jax.worlds.families import open_families
 from tests.evaluation.endpoint import endpoint
+from tests.rows import each_row
 from tests.system.whole_runs import LEARNING, one_device
 
 DOMAIN = Domain("countdown", ("countdown3",))
@@ -194,6 +195,28 @@ def test_a_folder_that_another_process_writes_is_refused(tmp_path, capsys):
             assert code == 2 and "is in use by" in err and not asked
         code, _, err = evaluate(capsys, out, f"--policy={url}#any", "--limit=4")
         assert (code, len(asked)) == (0, 3), err
+
+
+@each_row(
+    "changed, told",
+    [
+        (("--split=train",), "split 'eval', not 'train'"),
+        (("--config.agent.turns=1",), "turns 2, not 1"),
+        (("--config.rollout.max_reply_tokens=7",), "reply_tokens 8, not 7"),
+        (("--config.sandbox.memory_mb=999",), "sandbox.memory_mb"),
+    ],
+)
+def test_episodes_that_are_played_otherwise_do_not_come_into_one_folder(
+    tmp_path_factory, capsys, changed, told
+):
+    out = f"--out={tmp_path_factory.mktemp('evals')}/a"
+    with endpoint(knows(4)) as (url, asked):
+        evaluate(capsys, out, f"--policy={url}#any", "--limit=1")
+        for more in ((), ("--dry-run",)):
+            code, _, err = evaluate(
+                capsys, out, f"--policy={url}#any", "--limit=2", *changed, *more
+            )
+            assert (code, len(asked)) == (2, 1) and told in err and "--out" in err
 
 
 def test_an_evaluation_whose_folder_was_taken_over_writes_nothing_more(tmp_path, capsys):

@@ -1,11 +1,14 @@
 """ale-jax new: a config whose sizes fit the devices, and which is a config like others."""
 
+import ast
+
 import pytest
 from transformers import Qwen3Config, Qwen3MoeConfig
 
 from ale_jax.command_line import read_config
 from ale_jax.config.hardware import CHIPS
 from ale_jax.launch import main
+from ale_jax.system import new_config
 from ale_jax.system.checks import resolved_config
 from ale_jax.system.new_config import fitted
 from ale_jax.system.plan import GIB, make_plan
@@ -70,6 +73,11 @@ def test_a_large_one_is_divided_over_them(new):
     assert config.mesh.fsdp * config.mesh.expert * config.mesh.tensor == 16
     assert config.learn.microbatch_rows == 32, "16 x 8 episodes of 1,024 tokens fill no more"
     assert make_plan(config).total < CHIPS["h200"] * GIB
+
+
+def test_names_with_quotes_and_escapes_do_not_end_the_description():
+    name = 'a"""\nimport os  # \\N'
+    assert isinstance(ast.literal_eval(f'"""{new_config._in_docstring(name)}"""'), str)
 
 
 def test_engines_with_devices_for_themselves_leave_the_others_to_the_mesh():

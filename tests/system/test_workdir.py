@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from ale_jax.system.lease import Lease
 from ale_jax.system.workdir import RunState, Workdir
 from tests.system.configs import smoke_config
 
@@ -100,6 +101,20 @@ def test_a_folder_that_is_not_a_run_is_refused_and_left_alone(tmp_path, choices)
         Workdir.claim(tmp_path, CONFIG, **choices)
     assert [p.name for p in tmp_path.iterdir()] == ["config.json"]
     assert (tmp_path / "config.json").read_text() == "somebody's"
+
+
+def test_an_evaluation_that_has_a_lease_is_refused_and_left_alone(tmp_path):
+    Lease.take(tmp_path).close()
+    (tmp_path / "eval.json").write_text("{}")
+    with pytest.raises(ValueError, match="not empty and holds no run"):
+        Workdir.claim(tmp_path, CONFIG)
+    assert not (tmp_path / "config.json").exists()
+
+
+def test_a_start_that_was_killed_while_it_wrote_its_config_begins_again(tmp_path):
+    Lease.take(tmp_path).close()
+    (tmp_path / ".config.json.x1").write_text("{")
+    Workdir.claim(tmp_path, CONFIG).close()
 
 
 def test_a_path_that_cannot_be_a_folder_is_refused_with_the_reason(tmp_path):

@@ -34,7 +34,12 @@ OWN = ("qwen3_moe", "qwen2_moe", "qwen3", "qwen2", "llama")
 
 def read_config(path: Path) -> PolicyShape:
     """Returns the shape that a config.json describes. ValueError names the field that is not
-    supported."""
+    supported, or the folder without such a file."""
+    if not path.is_file():
+        raise ValueError(
+            f"no checkpoint at {path.parent}: it has no {path.name}: give a Hugging Face folder, a "
+            ".gguf file or a model's name, ORGANIZATION/NAME"
+        )
     return _read(path, read_json(path))
 
 

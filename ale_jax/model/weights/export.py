@@ -4,10 +4,7 @@ same."""
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from ale_jax.config.architecture import PolicyShape
-from ale_jax.files import write_json
+from ale_jax.files import new_folder, write_json
 from ale_jax.model.params import Params
 from ale_jax.model.tokenizer import ChatTokenizer
 from ale_jax.model.weights.config import to_config
@@ -69,21 +66,6 @@ def export(
 def _with_dtype(config: dict[str, Any], dtype: np.dtype) -> dict[str, Any]:
     """The configuration, which says of what type the tensors are if it said so before."""
     return config | {name: str(dtype) for name in ("dtype", "torch_dtype") if name in config}
-
-
-@contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """Yields a folder to write to within the block, which becomes `path` at its end; removed
-    instead if an exception ends it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-    try:
-        yield unfinished
-        os.chmod(unfinished, 0o755)  # mkdtemp makes it private
-        os.rename(unfinished, path)
-    except BaseException:
-        shutil.rmtree(unfinished)
-        raise
 
 
 def _kinds(params: Params, shape: PolicyShape) -> dict[str, Kind]:

@@ -11,10 +11,9 @@ from safetensors.numpy import save_file
 
 from ale_jax.config.architecture import PolicyShape
 from ale_jax.config.model import LoraShape
-from ale_jax.files import write_json
+from ale_jax.files import new_folder, write_json
 from ale_jax.model.params import Params
 from ale_jax.model.tokenizer import ChatTokenizer
-from ale_jax.model.weights.export import new_folder
 from ale_jax.model.weights.hub import is_name, split
 from ale_jax.model.weights.peft_modules import (
     CONFIG_FILE,
