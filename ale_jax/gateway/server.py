@@ -117,7 +117,7 @@ def _listener(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(BACKLOG)
-    except OSError as error:
+    except (OSError, OverflowError) as error:  # the port is taken, or none
         listener.close()
         raise ValueError(
             f"the gateway cannot listen on {host}:{port}: {error}; choose another port"

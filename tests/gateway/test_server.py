@@ -2,6 +2,7 @@
 
 import logging
 
+import pytest
 import uvicorn
 
 from ale_jax.gateway.app import make_app
@@ -22,6 +23,12 @@ def test_it_is_the_client_who_closes_a_silent_connection(monkeypatch):
     with served(make_app(Episodes(), "policy")):
         pass
     assert [config.timeout_keep_alive > 15 for config in used] == [True]
+
+
+def test_a_port_that_is_none_is_named():
+    refused = pytest.raises(ValueError, match=r"cannot listen on 127.0.0.1:65536: .*another port")
+    with refused, served(make_app(Episodes(), "policy"), port=65536):
+        pass
 
 
 def test_a_server_does_not_end_the_logging_of_its_process():

@@ -20,7 +20,9 @@ log = logging.getLogger(__name__)
 @contextlib.asynccontextmanager
 async def forwarded(connect: Callable[[], AsyncPipes], local: int) -> AsyncIterator[int]:
     """Joins each connection to a port of this machine's loopback with one of `connect`; yields the
-    port. local: 0: any that is free. Errors: OSError if it is in use."""
+    port. local: 0: any that is free. Errors: OSError if it is in use; ValueError if it is none."""
+    if not 0 <= local <= 65535:
+        raise ValueError(f"the local port {local} must be 0..65535")
     loop, open_ones = asyncio.get_running_loop(), set[asyncio.Task[None]]()
 
     # Not asyncio's server, which leaves a connection open that comes while it is closed.

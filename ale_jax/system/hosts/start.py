@@ -62,8 +62,11 @@ class HostOptions:
             raise ValueError(
                 "--coordinator is missing: give HOST:PORT of the first process, the same for all"
             )
-        if self.coordinator and not self.coordinator.rpartition(":")[2].isdecimal():
-            raise ValueError(f"--coordinator={self.coordinator} must be HOST:PORT")
+        port = self.coordinator.rpartition(":")[2]
+        if self.coordinator and not (port.isdecimal() and 0 < int(port) <= 65535):
+            raise ValueError(
+                f"--coordinator={self.coordinator} must be HOST:PORT, with a port from 1 to 65535"
+            )
 
 
 def initialize(options: HostOptions) -> None:

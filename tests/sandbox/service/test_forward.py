@@ -39,6 +39,12 @@ def ask(port, data):
         return b"".join(iter(lambda: sock.recv(1 << 16), b""))
 
 
+def test_a_local_port_that_is_none_is_named(remote):
+    refused = pytest.raises(ValueError, match=r"the local port 65536 must be 0\.\.65535")
+    with refused, remote.forward(8000, 65536):
+        pass
+
+
 def test_a_server_inside_is_reached_while_the_block_lasts(remote):
     remote.write({"site/page": b"content\n" * 100_000})
     serve(remote, "python3 -m http.server --bind 127.0.0.1 --directory site 8000", 8000)

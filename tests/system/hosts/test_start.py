@@ -30,6 +30,7 @@ from ale_jax.system.hosts.start import (
         (("h:1", 2, -1), r"--process=-1 must be from 0 to 1"),
         (("", 2, 0), "--coordinator is missing"),
         (("h", 2, 0), "--coordinator=h must be HOST:PORT"),
+        (("h:65536", 2, 0), "--coordinator=h:65536 must be HOST:PORT, with a port from 1 to 65535"),
     ],
 )
 def test_what_names_no_process_is_refused(options, message):
