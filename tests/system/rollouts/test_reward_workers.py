@@ -67,12 +67,8 @@ class Judge(Endpoint):
 @pytest.fixture
 def judge():
     with Judge() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
         yield server
         server.gate.set()
-        server.shutdown()
-        thread.join()
 
 
 class ParisLedger(OracleLedger):

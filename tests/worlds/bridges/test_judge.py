@@ -24,6 +24,17 @@ class Endpoint(http.server.ThreadingHTTPServer):
         self.asked, self.keys = [], []
         self.says = honest
 
+    def __enter__(self):
+        """It answers within the block, in a thread."""
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.01,))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc):
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
+
     @property
     def name(self):
         return f"http://127.0.0.1:{self.server_port}/v1#judge"
@@ -63,11 +74,7 @@ def honest(asked):
 def endpoint(monkeypatch):
     monkeypatch.setattr(endpoints.time, "sleep", lambda seconds: None)
     with Endpoint() as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def asked_of(endpoint, folder, **options):
