@@ -64,7 +64,7 @@ class PeerClock:
 
     def heard(self, asked: float, told: float, heard: float) -> None:
         """Takes note of an answer, if it says more than the ones before."""
-        error = (heard - asked) / 2
+        error = (heard - asked) * (0.5 + DRIFT)
         if error <= self.error(heard):
             self._ahead, self._error, self._at = told - (asked + heard) / 2, error, heard
 
