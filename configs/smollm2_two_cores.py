@@ -1,4 +1,4 @@
-"""Does a pretrained model learn shell tasks on two CPU cores? Expect: from 44 to 65 % in 12 steps.
+"""Does a pretrained model learn shell tasks on two CPU cores? Expect: from 45 to 67 % in 12 steps.
 python -m ale_jax.launch --config=configs/smollm2_two_cores.py --config.weights=FILE --workdir=DIR
 
 FILE: SmolLM2-135M-Instruct, as a .gguf file or a transformers folder. Without a warm start it calls
@@ -8,8 +8,8 @@ its interval:
 
     ale-jax compare DIR/evals/warm_start DIR/evals/final
 
-The same command goes on after an interruption. The figure is of 4-bit weights (Q4_1) and one seed
-(docs/benchmarks.md).
+The same command goes on after an interruption. The figures are means of three seeds, which share a
+warm start, with 4-bit weights (Q4_1); docs/benchmarks.md has each with its interval.
 Hardware: two CPU cores, 8 GB of memory; about an hour by its parts: 11 minutes of warm start, 12
 for each evaluation, 100 s a step.
 """
