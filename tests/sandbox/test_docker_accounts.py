@@ -32,7 +32,7 @@ class Daemon:
         self.containers += 1
         return {"Id": "c"}
 
-    def remove_container(self, container, force):
+    def remove_container(self, container, force, v):
         self.containers -= 1
 
     def get_archive(self, container, path):
