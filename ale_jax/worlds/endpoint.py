@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from ale_jax.worlds.replies import reply_text
 
 T = TypeVar("T")
 
-TIMEOUT = httpx.Timeout(600.0, connect=10.0)
+SECONDS, CONNECT_S = 600.0, 10.0
 ATTEMPTS = 5
 BUSY = (408, 409, 429, 500, 502, 503, 504)
 # How servers say, in the body of a 400, that a conversation is too long.
@@ -52,11 +53,13 @@ class Completion:
 @dataclasses.dataclass(frozen=True)
 class Endpoint:
     """url: of the API, which ends in /v1 in most cases. model: its name there. key: sent as the
-    bearer; "" for none."""
+    bearer; "" for none. seconds: how long it may be silent, in all attempts for an answer together;
+    None for SECONDS in each."""
 
     url: str
     model: str
     key: str = ""
+    seconds: float | None = None
 
     @classmethod
     def read(cls, given: str, what: str, key: str = "") -> Endpoint:
@@ -118,16 +121,22 @@ class Endpoint:
         content = json.dumps(body, ensure_ascii=False).encode(errors="replace")
         headers = {"Content-Type": "application/json"}
         headers |= {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        end = math.inf if self.seconds is None else time.monotonic() + self.seconds
         for attempt in range(1, ATTEMPTS + 1):
+            timeout = httpx.Timeout(
+                min(max(end - time.monotonic(), 0.01), SECONDS), connect=CONNECT_S
+            )
+            pause = 2.0**attempt / 8
             try:
-                response = client.post(url, content=content, headers=headers, timeout=TIMEOUT)
+                response = client.post(url, content=content, headers=headers, timeout=timeout)
             except httpx.HTTPError as error:
-                if attempt == ATTEMPTS:
+                if attempt == ATTEMPTS or time.monotonic() + pause > end:
                     raise EndpointError(f"{url} does not answer: {error!r}") from error
             else:
-                if response.status_code not in BUSY or attempt == ATTEMPTS:
+                is_last = attempt == ATTEMPTS or time.monotonic() + pause > end
+                if response.status_code not in BUSY or is_last:
                     return response
-            time.sleep(2.0**attempt / 8)
+            time.sleep(pause)
         raise AssertionError("the last attempt returns or raises")
 
 

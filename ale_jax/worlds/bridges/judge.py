@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import secrets
@@ -13,6 +14,9 @@ from ale_jax.worlds.endpoint import Endpoint, EndpointError, EndpointRefused
 
 KEY = "ALE_JUDGE_KEY"  # the environment variable of the endpoint's key, which no config should hold
 MAX_TOKENS = 1024
+# A judge that hangs is given up before `deadlines.turn_seconds` (120 s unless set), at which the
+# whole episode would be played again, and not its verdict alone be asked for.
+ANSWER_S = 100.0
 MAX_REPLY = 20_000  # characters: the end of a reply, which has its answer
 RUBRIC = """You judge whether a reply answers a question correctly.
 
@@ -38,7 +42,8 @@ VERDICT {mark} WRONG"""
 
 def endpoint_of(given: str) -> Endpoint:
     """Reads URL#MODEL, with the key of the environment. ValueError if it is not that."""
-    return Endpoint.read(given, "judge", os.environ.get(KEY, ""))
+    endpoint = Endpoint.read(given, "judge", os.environ.get(KEY, ""))
+    return dataclasses.replace(endpoint, seconds=ANSWER_S)
 
 
 def is_right(judge: Endpoint, question: str, reply: str, reference: str) -> bool:

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from ale_jax.config.run import RunConfig
 from ale_jax.worlds import endpoint as endpoints
 from ale_jax.worlds.api import VerdictRefusedError, VerifierError
 from ale_jax.worlds.bridges import judge
@@ -149,6 +150,18 @@ def test_an_empty_reply_is_wrong_without_a_judge(endpoint, tmp_path):
 def test_a_judge_that_is_busy_is_asked_again(endpoint, tmp_path):
     endpoint.says = lambda asked: (429, "") if len(endpoint.asked) < 3 else honest(asked)
     assert played(asked_of(endpoint, tmp_path), "Paris")[1] == 1.0 and len(endpoint.asked) == 3
+
+
+def test_a_judge_that_hangs_is_given_up_in_time(endpoint, tmp_path, monkeypatch):
+    """All its attempts together, so that a verdict is asked for again alone."""
+    assert RunConfig().deadlines.turn_seconds > judge.ANSWER_S
+    monkeypatch.setattr(judge, "ANSWER_S", 0.2)
+    family, is_over = asked_of(endpoint, tmp_path), threading.Event()
+    endpoint.says = lambda asked: (is_over.wait(5), "late")[1]
+    with pytest.raises(VerifierError, match="does not answer: ReadTimeout") as raised:
+        played(family, "Paris")
+    is_over.set()
+    assert len(endpoint.asked) == 1 and not isinstance(raised.value, VerdictRefusedError)
 
 
 def test_a_judge_that_is_down_is_no_wrong_answer(endpoint, tmp_path):
