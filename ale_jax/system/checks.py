@@ -16,6 +16,7 @@ from ale_jax.config.fields import flat
 from ale_jax.config.model import SAME
 from ale_jax.config.resampling import NONE, ROLLBACK
 from ale_jax.config.run import RunConfig
+from ale_jax.config.unread import refuse_unread
 from ale_jax.configs.algorithms import PRESETS
 from ale_jax.data.staleness import StalenessGate
 from ale_jax.files import read_json
@@ -40,12 +41,9 @@ MAX_EXPERT_TOKENS = 32 << 20
 
 
 def checked_config(values: Mapping[str, Any]) -> RunConfig:
-    """Returns the RunConfig of `values`, in which each section is a dict.
-
-    Raises:
-      ValueError: a field is unknown, missing, of the wrong type or out of range, or sections are
-        inconsistent with each other.
-    """
+    """Returns the RunConfig of `values`, in which each section is a dict. ValueError if a field is
+    unknown, missing, of the wrong type or out of range, or sections are inconsistent with each
+    other."""
     return _checked(build_config(values))
 
 
@@ -57,11 +55,11 @@ def resolved_config(
 
     given: dotted names of fields that were set, be it to their defaults. run: the folder of a run,
     which has recorded both, and does not need its weights any more.
-
-    Raises:
-      ValueError: as `checked_config` and `with_sources`.
+    ValueError as of `checked_config`, `with_sources` and `refuse_unread`.
     """
-    return _checked(with_sources(build_config(values), given, _recorded(run)))
+    config = _checked(with_sources(build_config(values), given, _recorded(run)))
+    refuse_unread(config, given)
+    return config
 
 
 def _recorded(run: Path | None) -> RunConfig | None:

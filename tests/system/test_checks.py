@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from ale_jax.system.checks import check_devices, checked_config
+from ale_jax.system.checks import check_devices, checked_config, resolved_config
 from ale_jax.system.rollouts.opening import worker_spec
 from ale_jax.system.task_checks import needs_sandbox
 from tests.config.smoke import smoke_with
@@ -244,3 +244,10 @@ BOTH = COUNTDOWN + shell("trail")
 def test_a_sandbox_is_asked_for_where_any_world_needs_one(changes, is_sandboxed):
     config = checked_config(smoke_with(ONLY_COUNTDOWN | changes))
     assert needs_sandbox(config) == is_sandboxed
+
+
+def test_a_command_sets_nothing_that_is_not_read():
+    values = smoke_with({"lora.alpha": 8.0})
+    assert not resolved_config(values).lora.rank  # a file may turn a section off by one field
+    with pytest.raises(ValueError, match=r"lora\.alpha is not read without"):
+        resolved_config(values, ["lora.alpha"])
