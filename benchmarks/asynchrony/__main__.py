@@ -25,7 +25,7 @@ Medians of three seeds; real runs of these are side by side. Of real runs, in ad
   largest over the smallest. freed_within_1_s: attempts that end within 1 s of the last one that
   their group needs.
 - planner_errors: predictions of steps per hour, fitted to the first two seeds of the first
-  schedule of a workload, against runs of the third seed, also of the second schedule.
+  schedule of a workload, against the run of the third seed, and against all of the second schedule.
 
 Simulated only:
 

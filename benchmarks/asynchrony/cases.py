@@ -61,7 +61,7 @@ CASES = {
         agentic,
         Setup(16, 8, 128, 0.0),
         1 / 10,
-        {"alpha 0": Schedule({}, 3), "alpha 2": Schedule({"alpha": 2.0}, 9, warm=4)},
+        {"alpha 0": Schedule({}, 8), "alpha 2": Schedule({"alpha": 2.0}, 16, warm=4)},
     ),
     "tail": Case(
         tail,
@@ -85,8 +85,8 @@ CASES = {
         Setup(32, 8, 324, 0.0, stragglers="drop", deadlines=DEADLINES),
         1 / 10,
         {
-            "32 x 8": Schedule({}, 2),
-            "36 x 9": Schedule({"redundant_groups": 4, "redundant_members": 1}, 3),
+            "32 x 8": Schedule({}, 5),
+            "36 x 9": Schedule({"redundant_groups": 4, "redundant_members": 1}, 12),
         },
     ),
 }

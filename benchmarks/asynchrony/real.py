@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import math
 import multiprocessing
 import os
 import statistics
@@ -17,8 +18,8 @@ from unittest import mock
 
 from ale_jax.status import Status
 from ale_jax.system.simulation.fit import fitted, has_result
-from ale_jax.system.simulation.observed import RunPart
-from ale_jax.system.simulation.predict import check
+from ale_jax.system.simulation.observed import RunPart, mean_error
+from ale_jax.system.simulation.predict import predict
 from benchmarks.asynchrony.cases import CASES, Case, quick
 from benchmarks.asynchrony.runs import Arm, Finished, run
 from benchmarks.survival.runs import QUICK_COMPILE
@@ -140,16 +141,20 @@ def freed_after(run: Finished) -> Iterator[float]:
 
 
 def _errors(name: str, runs: Runs) -> dict[str, float]:
-    """Returns how far predictions of each schedule's last seed are off, of its steps per hour.
-    Fitted to the other seeds of the first schedule; with one seed, to that, which is left out."""
+    """Returns how far predictions of each schedule are off, of its steps per hour. They are fitted
+    to all seeds of the first schedule but the last, and compared with all other runs: the mean of
+    their steps. With one seed they are fitted to that, which is left out."""
     base, *others = runs
-    known, tried = runs[base][:-1], runs
-    if not known:
-        known, tried = runs[base], {other: runs[other] for other in others}
+    known = runs[base][:-1] or runs[base]
+    unseen = {base: runs[base][len(known) :]} | {other: runs[other] for other in others}
     costs = fitted([RunPart(each.times, each.steps) for each in known])
     errors = {}
-    for schedule, finished in tried.items():
-        last = finished[-1]
-        compared = check(schedule, last.config, costs, last.times, last.steps)
-        errors[f"{name}, {schedule}"] = round(compared.error, 3)
+    for schedule, finished in unseen.items():
+        if finished:
+            predicted = predict(finished[0].config, costs)
+            found = [step.seconds for each in finished for step in each.steps]
+            error = statistics.mean(found) / predicted.seconds_per_step - 1.0
+            by_chance = math.hypot(mean_error(found), predicted.error)
+            print(f"{name}, {schedule}: predicted speed off by {error:+.1%} ± {by_chance:.1%}")
+            errors[f"{name}, {schedule}"] = round(error, 3)
     return errors

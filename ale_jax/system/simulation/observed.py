@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ from ale_jax.status import Status
 from ale_jax.system.simulation.engines import ONE, Engines
 
 TOLD = 0.1  # a number that varies by less than this share of its mean tells nothing of its effect
+BATCHES = 10
 COMPILED_SHARE = 0.05  # of a step's time: one that compiled for longer says nothing of others
 
 
@@ -25,7 +27,8 @@ class Outcome:
     in which they played. learner_busy: share of the time in which it did not wait for groups.
     mean_age: in versions, of the groups that were trained on. stale_share: dropped as too old, of
     those that were trained on or dropped. episodes: that were delivered. lent_share: of the time of
-    updates, in which engines had lent their devices."""
+    updates, in which engines had lent their devices. error: standard error of seconds_per_step, as
+    a share of it; infinite for one step."""
 
     seconds_per_step: float
     places_busy: float
@@ -34,6 +37,7 @@ class Outcome:
     stale_share: float
     episodes: int
     lent_share: float = 0.0
+    error: float = math.inf
 
 
 class Level:
@@ -141,7 +145,18 @@ def observed(times: Times, steps: Sequence[TimedStep], places: int) -> Outcome:
         stale_share=stale / (stale + len(ages)),
         episodes=sum(each.status != Status.CANCELLED for each in ended_within(times, steps)),
         lent_share=sum(step.times.lent for step in steps) / updates if updates else 0.0,
+        error=mean_error([step.seconds for step in steps]),
     )
+
+
+def mean_error(seconds: Sequence[float]) -> float:
+    """Returns the standard error of the mean, as a share of it, of steps in their order. A slow
+    step may make the next ones slow or fast, so means of BATCHES parts are compared; infinite for
+    one step."""
+    means = [float(np.mean(part)) for part in np.array_split(seconds, BATCHES) if len(part)]
+    if len(means) < 2:
+        return math.inf
+    return float(np.std(means, ddof=1) / math.sqrt(len(means)) / np.mean(means))
 
 
 def ended_within(times: Times, steps: Sequence[TimedStep]) -> list[AttemptTimes]:

@@ -23,6 +23,7 @@ from ale_jax.system.simulation.world import Course, Crowding
 
 EPISODES = 1000  # that are simulated at least, after BEGIN steps that do not count
 BEGIN, LEAST_STEPS = 5, 25
+MOST_ATTEMPTS = 30_000  # for schedules whose steps are very unlike; they take half a minute
 P99 = statistics.NormalDist().inv_cdf(0.99)
 
 
@@ -40,6 +41,11 @@ class Check:
         """By how much the predicted steps per hour are off, as a share of those of the run."""
         return self.found.seconds_per_step / self.predicted.seconds_per_step - 1.0
 
+    @property
+    def by_chance(self) -> float:
+        """The standard error of `error`, from that of both."""
+        return math.hypot(self.found.error, self.predicted.error) * (1.0 + self.error)
+
 
 def check(
     name: str, config: RunConfig, costs: Costs, times: Times, steps: Sequence[TimedStep]
@@ -53,7 +59,9 @@ def predict(config: RunConfig, costs: Costs) -> Outcome:
     require_known(config)
     rl = config.rl
     steps = max(math.ceil(EPISODES / (rl.groups_per_step * rl.group_size)), LEAST_STEPS)
-    return simulate(setup_of(config, costs), costs.course, steps, config.seed, BEGIN)
+    played = (rl.groups_per_step + rl.redundant_groups) * (rl.group_size + rl.redundant_members)
+    most = MOST_ATTEMPTS // played
+    return simulate(setup_of(config, costs), costs.course, steps, config.seed, BEGIN, most)
 
 
 def places_of(config: RunConfig) -> int:

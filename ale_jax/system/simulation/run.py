@@ -17,7 +17,7 @@ from ale_jax.system.rollouts.breaker import Outside
 from ale_jax.system.rollouts.loop import RolloutLoop, Training
 from ale_jax.system.rollouts.policy_replicas import PolicyReplica, PolicyReplicas
 from ale_jax.system.rollouts.workers import RolloutWorkers
-from ale_jax.system.simulation.observed import Outcome, observed, timed_steps
+from ale_jax.system.simulation.observed import Outcome, mean_error, observed, timed_steps
 from ale_jax.system.simulation.sides import LentDevices, Sides
 from ale_jax.system.simulation.world import (
     ALONE,
@@ -31,6 +31,7 @@ from ale_jax.system.simulation.world import (
 TICK_S = 1e-9  # what rounding leaves of a time that is over
 WAIT_S = 1.0  # simulated seconds after which the loop looks whether a pause is over
 LOOKS = 1000  # within an update, at most
+PRECISION = 0.02  # of the seconds of a step
 Draw = Callable[[EpisodeKey, random.Random], Course]
 DAY_S = 86400.0
 NEVER = DeadlinesConfig(turn_seconds=DAY_S, episode_seconds=DAY_S)
@@ -59,11 +60,20 @@ class Setup:
     lent: LentDevices | None = None
 
 
-def simulate(setup: Setup, course: Draw, steps: int, seed: int, begin: int = 0) -> Outcome:
-    """Returns what `steps` steps come to, after `begin` others that do not count."""
-    times = simulated(setup, course, begin + steps, seed)
-    counted = timed_steps(times, beginning=0.0)[begin:]
-    return observed(times, counted, setup.places)
+def simulate(
+    setup: Setup, course: Draw, steps: int, seed: int, begin: int = 0, most: int = 0
+) -> Outcome:
+    """Returns what `steps` steps come to, after `begin` others that do not count. Twice as many are
+    made until their speed is known to PRECISION, but no more than `most`."""
+    run = _SimulatedRun(setup, course, seed)
+    while True:
+        counted = timed_steps(run.times(begin + steps), beginning=0.0)[begin:]
+        is_known = mean_error([step.seconds for step in counted]) <= PRECISION
+        if is_known or 2 * steps > most:
+            break
+        steps *= 2
+    run.workers.close()  # only then are there times of attempts in progress
+    return observed(run.times(begin + steps), counted, setup.places)
 
 
 def simulated(setup: Setup, course: Draw, steps: int, seed: int) -> Times:
@@ -73,9 +83,9 @@ def simulated(setup: Setup, course: Draw, steps: int, seed: int) -> Times:
     course: draws how an attempt goes.
     """
     run = _SimulatedRun(setup, course, seed)
-    made = tuple(run.step() for _ in range(steps))
+    run.times(steps)
     run.workers.close()
-    return Times(tuple(run.attempts), made)
+    return run.times(steps)
 
 
 class _SimulatedRun:
@@ -115,13 +125,20 @@ class _SimulatedRun:
             )
         )
         self._stale = 0  # groups that were dropped
+        self._made: list[StepTimes] = []
+
+    def times(self, steps: int) -> Times:
+        """Goes on until `steps` steps are made, and returns all times."""
+        while len(self._made) < steps:
+            self._made.append(self._step())
+        return Times(tuple(self.attempts), tuple(self._made))
 
     def _assign(self, group: int) -> list[RolloutRequest]:
         task = Task("simulated", group, TRAIN)
         members = range(self._size.played)
         return [RolloutRequest(EpisodeKey(TRAIN, group, member, task)) for member in members]
 
-    def step(self) -> StepTimes:
+    def _step(self) -> StepTimes:
         """As `train_loop` makes it: takes the groups, lets the update take its time, publishes."""
         begun = self._clock.now
         while not (groups := self._buffer.take()):

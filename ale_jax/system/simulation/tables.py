@@ -132,10 +132,14 @@ def _devices(config: RunConfig, costs: Costs) -> Iterator[str]:
 
 def _check_table(checks: Sequence[Check], figures: Figures) -> Table:
     names = (figure.name for figure in figures)
-    table = Table("run that nothing was fitted to", *names, title="Predicted / real")
+    table = Table(
+        "run that nothing was fitted to", *names, title="Predicted / real (error ± by chance)"
+    )
     for each in checks:
         first, *others = (f"{f.text(each.predicted)} / {f.text(each.found)}" for f in figures)
-        table.add_row(each.name, f"{first} ({each.error:+.1%})", *others)
+        table.add_row(
+            each.name, f"{first} ({100 * each.error:+.1f} ± {100 * each.by_chance:.1f}%)", *others
+        )
     return table
 
 

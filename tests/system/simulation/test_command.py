@@ -62,7 +62,7 @@ def test_the_second_half_of_a_run_is_predicted_from_its_first(tmp_path, capsys):
     run = make_run(tmp_path / "run", SMOKE)
     out = said(capsys, f"--from={run}")
     assert "second half" in out and "error unknown" not in out
-    (error,) = re.findall(r"\(([+-][\d.]+)%\)", out)
+    (error,) = re.findall(r"\(([+-][\d.]+) ± [\d.]+%\)", out)
     assert abs(float(error)) < 10 and f"± {abs(float(error))}%" in out
 
 
@@ -73,7 +73,7 @@ def test_the_error_is_of_what_was_not_fitted(tmp_path, capsys):
         return Course(chance.uniform(5.0, 15.0) * (2.0 if key.group >= 30 else 1.0))
 
     run = make_run(tmp_path / "run", SMOKE, course=slower)
-    (error,) = re.findall(r"\(([+-][\d.]+)%\)", said(capsys, f"--from={run}"))
+    (error,) = re.findall(r"\(([+-][\d.]+) ± [\d.]+%\)", said(capsys, f"--from={run}"))
     assert 60 < float(error) < 120
 
 

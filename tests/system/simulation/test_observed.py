@@ -1,11 +1,19 @@
 """What a run came to is counted from its times as by hand."""
 
+import math
+
 import numpy as np
 import pytest
 
 from ale_jax.monitor.times import NO_GROUP, AttemptTimes, StepTimes, Times
 from ale_jax.status import Status
-from ale_jax.system.simulation.observed import Level, ended_within, observed, timed_steps
+from ale_jax.system.simulation.observed import (
+    Level,
+    ended_within,
+    mean_error,
+    observed,
+    timed_steps,
+)
 
 
 def _attempt(begun, ended, status=Status.FINISHED, group=0):
@@ -42,6 +50,13 @@ def test_steps_that_compiled_or_whose_beginning_is_unknown_do_not_count():
     known = timed_steps(TIMES, beginning=0.0)
     assert [(step.times.step, step.begun) for step in known] == [(1, 0.0), (3, 20.0), (4, 30.0)]
     assert known[1].pause == pytest.approx(3.0)  # of 10 s, 4 were waited and 3 learned
+
+
+def test_the_error_of_a_mean_is_that_of_means_of_parts():
+    assert mean_error([3.0]) == math.inf and mean_error([3.0] * 40) == 0.0
+    # The parts of two steps have the means 1, 3, 1, ...: a standard deviation of sqrt(10 / 9).
+    steps = [0.5, 1.5, 2.0, 4.0] * 5
+    assert mean_error(steps) == pytest.approx(math.sqrt(10 / 9) / math.sqrt(10) / 2.0)
 
 
 def test_a_run_is_counted_in_the_steps_that_count():

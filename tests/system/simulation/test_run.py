@@ -9,7 +9,7 @@ from ale_jax.config.rollout import DeadlinesConfig
 from ale_jax.status import Status
 from ale_jax.system.rollouts.loop import RolloutLoop
 from ale_jax.system.simulation.engines import Engines
-from ale_jax.system.simulation.run import Setup, simulate
+from ale_jax.system.simulation.run import PRECISION, Setup, simulate
 from ale_jax.system.simulation.world import Course, Crowding
 from benchmarks.asynchrony.simulated import kept_promises
 
@@ -42,6 +42,22 @@ def test_one_step_ahead_the_longer_of_both_bounds():
     assert simulate(slow, always(7.0), 50, 0).seconds_per_step == pytest.approx(
         (7.0 + 50 * 20.0) / 50
     )
+
+
+def test_steps_that_are_unlike_are_simulated_until_their_mean_is_known():
+    """One episode in ten takes twenty times as long: 20 steps do not tell the mean of steps."""
+
+    def rarely_slow(key, chance):
+        return Course(140.0 if chance.random() < 0.1 else 7.0)
+
+    few = simulate(TWO, rarely_slow, 20, 0)
+    known = simulate(TWO, rarely_slow, 20, 0, most=20_000)
+    assert few.episodes == 4 * 20 and few.error > 0.1
+    assert known.episodes > 4 * 1000 and known.error <= PRECISION
+    expected = 3.0 + 7.0 + 133.0 * (1 - 0.9**4)
+    assert known.seconds_per_step == pytest.approx(expected, rel=3 * PRECISION)
+    assert simulate(TWO, rarely_slow, 20, 0, most=100).episodes == 4 * 80
+    assert simulate(TWO, always(7.0), 20, 0, most=20_000).episodes == 4 * 20
 
 
 def test_an_update_is_looked_at_so_many_times_however_long_it_takes(monkeypatch):
