@@ -50,6 +50,8 @@ def read_operand(operand: str) -> Group:
     folders = paths.split(",")
     if not name or not all(folders):
         raise ValueError(f"{operand!r} is not understood: {GRAMMAR}")
+    if len({Path(folder).resolve() for folder in folders}) < len(folders):
+        raise ValueError(f"{operand!r} names a folder twice: each run is of a seed of its own")
     if len(folders) == 1:
         return Group(name, (read_result(Path(folders[0]), name),))
     return Group(name, tuple(read_result(Path(folder)) for folder in folders))

@@ -81,6 +81,7 @@ def test_a_torn_line_is_told(answer, tmp_path):
         (("base",), "compare needs at least two results"),
         (("base", "gone"), "there is no gone: name the folder of an evaluation"),
         (("base", "x=a0,"), "'x=a0,' is not understood: write folders"),
+        (("x=a0,a1", "y=b0,./b0"), "'y=b0,./b0' names a folder twice: each run is of a seed"),
         (("base", "x=a0,a1"), "base is one result, and others are several runs"),
         (("a=a0,a1", "b=b0,b1,a0"), "a has 2 runs and b 3"),
         (("base", "damaged"), "damaged/episodes.jsonl, line 33: damaged (ValueError('NaN is"),
