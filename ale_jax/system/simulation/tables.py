@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from ale_jax.config.run import RunConfig
 from ale_jax.system.simulation.divisions import untold
@@ -19,7 +19,7 @@ from ale_jax.system.simulation.search import Candidate, best, changes
 from ale_jax.system.simulation.sides import learners_of, lent_devices, num_lent
 from ale_jax.system.simulation.updates import PROPORTIONAL
 
-WIDTH = 120  # if the output is not a terminal
+WIDTH = 140  # if the output is not a terminal
 SHOWN = 8  # of the fastest schedules
 UNCHECKED = 0.1  # by which a figure may be off if no run was there to tell
 
@@ -131,7 +131,7 @@ def _devices(config: RunConfig, costs: Costs) -> Iterator[str]:
 
 
 def _check_table(checks: Sequence[Check], figures: Figures) -> Table:
-    names = (figure.name for figure in figures)
+    names = (Column(figure.name, no_wrap=figure is STEPS) for figure in figures)
     table = Table(
         "run that nothing was fitted to", *names, title="Predicted / real (error ± by chance)"
     )

@@ -25,6 +25,7 @@ SMOKE = Setup(2, 2, 4, 2.0, alpha=1.0)  # the schedule of the smoke config
 @pytest.fixture(autouse=True)
 def _few_episodes(monkeypatch):
     monkeypatch.setattr(predict, "EPISODES", FEW)
+    monkeypatch.setattr(predict, "MOST_ATTEMPTS", 0)
 
 
 def course(key, chance):

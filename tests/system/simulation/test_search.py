@@ -19,6 +19,7 @@ COSTS = Costs(lambda key, chance: Course(8.0), update_seconds=2.0, pause_seconds
 @pytest.fixture(autouse=True)
 def _few_episodes(monkeypatch):
     monkeypatch.setattr(predict, "EPISODES", 40)
+    monkeypatch.setattr(predict, "MOST_ATTEMPTS", 0)
 
 
 def candidate(seconds, alpha, redundant=0):
