@@ -186,9 +186,10 @@ def test_a_command_is_left_and_come_back_to(line, id):
     waits = "echo out; echo err >&2; until [ -e go ]; do sleep 0.01; done; exit 3"
     assert line("exec", "--job", "build", id, waits) == (0, "", "")
     assert line("jobs", id) == (0, "build\n", "")
-    while (found := line("job", id, "build"))[1] != "out\n":
+    while not (found := line("job", id, "build"))[2].startswith("err\n"):
         pass
-    assert found[0] == 75 and found[2].startswith("err\nale-sandbox job: it runs, since ")
+    assert found[:2] == (75, "out\n")
+    assert found[2].startswith("err\nale-sandbox job: it runs, since ")
     line("exec", id, "touch go")
     assert line("job", id, "build", "--wait=60", "--end") == (3, "out\n", "err\n")
     told = "ale-sandbox job: there is no job 'build'\n"
