@@ -6,8 +6,9 @@ expert therefore first gets a capacity of SLACK times the mean load. Rows beyond
 their expert follow in rounds. Each round is for the experts with the most rows left, and there are
 as many rounds as needed: no row is dropped, and a balanced batch needs no round.
 
-The few tokens of a decode step go through every expert instead (`all_experts`), or, where they are
-so few that experts are left out, through those that they chose (`chosen_experts`).
+Where there are fewer tokens than that pays for, as in a decode step, they go through every expert
+instead (`all_experts`), or, where experts are left out, through those that they chose
+(`chosen_experts`).
 """
 
 from __future__ import annotations
@@ -142,8 +143,10 @@ capacity_dispatch.defvjp(_forward, _backward)
 
 def weighted_sum(y_TKD: jax.Array, weight_TK: jax.Array) -> jax.Array:
     """Computes the weighted sum over each token's experts, [T,D]."""
-    # Not a matrix product, for which CPUs would transpose all of y_TKD.
-    return (y_TKD * weight_TK[..., None]).sum(axis=1)
+    # Not a matrix product, for which CPUs would transpose all of y_TKD. It is rounded once, as in
+    # `all_experts`.
+    y_TKD32, weight_TK32 = y_TKD.astype(jnp.float32), weight_TK.astype(jnp.float32)
+    return (y_TKD32 * weight_TK32[..., None]).sum(axis=1).astype(y_TKD.dtype)
 
 
 def _feed_forward(
@@ -257,12 +260,21 @@ def _block(rows: _Rows, expert_U: jax.Array, done_E: jax.Array, C: int) -> _Bloc
     return _Block(expert_U, row_UC, jnp.where(is_here_A, slot_A * C + offset_A, U * C))
 
 
-_ROWS = 16  # mean rows per expert up to which multiplying costs less than sorting
+_ROWS = 16  # mean rows per expert up to which the tokens are few
+_READING = 256  # tokens up to which an accelerator reads weights for longer than it multiplies
 
 
 def are_few(tokens: int, chosen: int, num_experts: int) -> bool:
-    """Returns whether `all_experts` is faster for this many tokens with `chosen` experts each."""
+    """Returns whether there are so few tokens, with `chosen` experts each, that devices which share
+    the experts gather them instead of sending each where it is wanted."""
     return tokens * chosen <= _ROWS * num_experts
+
+
+def all_are_faster(tokens: int, chosen: int, num_experts: int) -> bool:
+    """Returns whether `all_experts` is faster than `capacity_dispatch` for so many tokens."""
+    if current_device().platform == "cpu":  # of an expert's rows, it multiplies a tile in any case
+        return tokens <= _TILE
+    return tokens <= _READING and are_few(tokens, chosen, num_experts)
 
 
 def all_experts(
@@ -289,12 +301,13 @@ _TOUCHED = 2 / 3  # share of the experts up to which a CPU is faster with one af
 
 
 def leaves_out(weights: Weights, tokens: int, chosen: int) -> bool:
-    """Returns whether `chosen_experts` is faster than `all_experts` for so many tokens: where the
+    """Returns whether `chosen_experts` is faster than the other ways for so many tokens: where the
     platform has a kernel for them; on a CPU if each, with `chosen` experts at random, leaves so
-    many out."""
+    many out, and the others multiply fewer rows than the tiles of `capacity_dispatch` have."""
     platform, E = current_device().platform, weights.gate.shape[0]
     if platform == "cpu":
-        return 1 - (1 - chosen / E) ** tokens < _TOUCHED
+        touched = 1 - (1 - chosen / E) ** tokens
+        return touched < _TOUCHED and touched * tokens <= _TILE
     return has_kernel(platform, tokens, *weights[:3])
 
 

@@ -20,8 +20,8 @@ from ale_jax.model.capacity_dispatch import (
     SLACK,
     Ranks,
     Weights,
+    all_are_faster,
     all_experts,
-    are_few,
     capacity_dispatch,
     chosen_experts,
     ranks,
@@ -45,7 +45,7 @@ def own_share(
     if has_kernel(current_device().platform, T, *weights[:3]):
         return chosen_experts(weights, x_TD, weight_TK, expert_TK, gate)
     weights = weights.loaded(x_TD.dtype)
-    if are_few(T, K, held):
+    if all_are_faster(T, K, held):
         return all_experts(weights, x_TD, weight_TK, expert_TK, gate)
     return weighted_sum(capacity_dispatch(weights, x_TD, expert_TK, gate), weight_TK)
 

@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec
 from ale_jax.config.architecture import Experts, PolicyShape
 from ale_jax.model.capacity_dispatch import (
     Weights,
+    all_are_faster,
     all_experts,
     are_few,
     capacity_dispatch,
@@ -143,7 +144,7 @@ def _on_one_device(
         if leaves_out(weights, *expert_TK.shape):
             return chosen_experts(weights, x_TD, weight_TK, expert_TK, kind.gate)
         ready = weights.loaded(x_TD.dtype)
-        if are_few(*expert_TK.shape, kind.num):
+        if all_are_faster(*expert_TK.shape, kind.num):
             return all_experts(ready, x_TD, weight_TK, expert_TK, kind.gate)
         return weighted_sum(capacity_dispatch(ready, x_TD, expert_TK, kind.gate), weight_TK)
 

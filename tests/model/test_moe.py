@@ -14,6 +14,7 @@ from ale_jax.model.capacity_dispatch import (
     all_experts,
     capacity_dispatch,
     chosen_experts,
+    weighted_sum,
 )
 from ale_jax.model.moe import RouterStats, balancing_loss, moe, route, router_sums
 from ale_jax.model.params import init_params
@@ -41,7 +42,7 @@ def _routing(kind):
 
 
 def _equal_blocks(weights, x_TD, weight_TK, expert_TK, gate):
-    return jnp.einsum("tkd,tk->td", capacity_dispatch(weights, x_TD, expert_TK, gate), weight_TK)
+    return weighted_sum(capacity_dispatch(weights, x_TD, expert_TK, gate), weight_TK)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -61,6 +62,23 @@ def test_all_ways_compute_what_all_experts_on_all_tokens_do(kind, gate, dispatch
     args = gate, weights, X_TD, weight_TK, expert_TK
     expected, found = (_graded(each, *args) for each in (all_experts, dispatch))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-4), expected, found)
+
+
+def test_many_experts_multiply_little_more_than_the_rows_that_chose_them():
+    """That there are no more than 16 rows for each expert once sent all tokens to all of them."""
+    experts = 256
+    kind = dataclasses.replace(EXPERTS, num=experts, per_token=4)
+    size = experts, MOE.width, 64
+    layer = {
+        "router_DE": jnp.zeros((MOE.width, experts)),
+        "gate_EDF": jnp.zeros(size),
+        "up_EDF": jnp.zeros(size),
+        "down_EFD": jnp.zeros((experts, 64, MOE.width)),
+    }
+    x_BTD = jnp.zeros((4, 256, MOE.width))
+    compiled = jax.jit(lambda layer, x_BTD: moe(layer, x_BTD, kind)[0]).lower(layer, x_BTD)
+    needed = 1024 * 4 * 3 * 2 * MOE.width * 64
+    assert compiled.compile().cost_analysis()["flops"] < 4 * needed
 
 
 @pytest.mark.parametrize(("tokens", "few"), [(1, True), (3, True), (4, False)])
