@@ -89,8 +89,9 @@ def in_decode(kind: Layer, kept: Kept, held: Conversations, tokens: int, platfor
     """Returns the memory of a layer for decode steps of all slots. tokens: that these write."""
     if isinstance(kept, State):
         return InStates(kept, None)
-    longest = held.page_BW.shape[1] * kept.page_tokens
-    if has_kernel(platform, kept, kind.mixer) or reads_in_place(platform, longest):
+    conversations, pages = held.page_BW.shape
+    in_place = reads_in_place(platform, conversations, pages * kept.page_tokens)
+    if in_place or has_kernel(platform, kept, kind.mixer):
         return InPages(kept, held.page_BW, platform)
     return InRows.gather(kept, held.page_BW, held.position_B, tokens)
 

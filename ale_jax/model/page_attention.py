@@ -1,5 +1,5 @@
 """Attention to the pages of conversations in plain XLA: of prefill on every platform, and of decode
-steps on CPUs where conversations may be long.
+steps on CPUs where conversations may be long or many.
 
 A loop gathers a few pages of each conversation at a time, of as many as the longest one has and its
 window reaches. All pages of a conversation, or all scores, are never in memory at once, and what it
@@ -32,14 +32,17 @@ from ale_jax.model.sharding import current_device
 
 BLOCK = {"cpu": 128}  # tokens; the caches of a CPU hold what is computed of so few
 LARGE_BLOCK = 512  # on other platforms
-COPIED = 512  # tokens of a conversation on a CPU
+# Up to so many tokens of a conversation, and of all together, a CPU is faster with a copy.
+COPIED, COPIED_TOGETHER = 512, 2048
 
 
-def reads_in_place(platform: str, tokens: int) -> bool:
-    """Returns whether decode steps use `attend_pages` where conversations may have so many tokens.
-    Otherwise all pages of the conversations are copied before the steps of a dispatch."""
-    # Accelerators are fast with few large operations, and a CPU's caches hold short conversations.
-    return platform == "cpu" and tokens > COPIED
+def reads_in_place(platform: str, conversations: int, tokens: int) -> bool:
+    """Returns whether decode steps of so many conversations use `attend_pages`, if each may have so
+    many tokens. Otherwise all their pages are copied before the steps of a dispatch."""
+    # Accelerators are fast with few large operations. A CPU's caches hold a small copy, which has
+    # room for what conversations may still grow by, and is read in every step.
+    is_small = tokens <= COPIED and conversations * tokens <= COPIED_TOGETHER
+    return platform == "cpu" and not is_small
 
 
 class Queries(NamedTuple):
