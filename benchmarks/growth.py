@@ -138,9 +138,10 @@ class Talk:
             max_sequences=conversations,
             max_sequence_length=length,
             decode_steps=WRITTEN_TOKENS,
-            prefill_tokens=(READ_TOKENS,),
+            prefill_tokens=(PROMPT_TOKENS, READ_TOKENS),
             prefill_rows=1,
-            prefill_budget=4 * READ_TOKENS,
+            # All prompts at once: a dispatch costs as much whether few decode in it or all.
+            prefill_budget=max(4 * READ_TOKENS, conversations * PROMPT_TOKENS),
             page_tokens=PAGE_TOKENS,
             pages=conversations * -(-length // PAGE_TOKENS),
         )
