@@ -8,6 +8,7 @@ import pytest
 
 from ale_jax.sandbox.api import SandboxLost
 from benchmarks.sandbox.host_view import runner_pid
+from tests.sandbox.runner_view import tell
 
 pytestmark = [
     pytest.mark.each_runtime,
@@ -53,3 +54,27 @@ def test_processes_of_all_kinds_end_in_a_reset(own_box):
     own_box.run("sleep 99 & setsid sleep 99 & (setsid setsid sleep 99 &)")
     own_box.reset()
     assert "sleep" not in own_box.run("cat /proc/[0-9]*/cmdline | tr '\\0' ' '").output
+
+
+def connect_to_nobody(box):
+    with pytest.raises(OSError, match="refused"):
+        tell(box, "connect", port=9)
+
+
+def namespaces_of_processes(box):
+    of_runner = f"/proc/{runner_pid(box.later)}/ns"
+    return [os.readlink(f"{of_runner}/{kind}") for kind in ("pid_for_children", "mnt", "ipc")]
+
+
+@pytest.mark.parametrize("use", [lambda box: box.run("true"), connect_to_nobody])
+def test_namespaces_are_made_anew_only_after_use(runtime, own_box, use):
+    """As that takes milliseconds. Docker's are not made anew at all."""
+    own_box.reset()
+    before = namespaces_of_processes(own_box)
+    own_box.write({"f": b"x"})
+    own_box.kill_processes()
+    own_box.reset()
+    assert namespaces_of_processes(own_box) == before
+    use(own_box)
+    own_box.reset()
+    assert (namespaces_of_processes(own_box) != before) == (runtime.name == "bubblewrap")

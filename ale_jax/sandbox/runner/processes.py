@@ -102,6 +102,7 @@ class Agent:
         kernel.call("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0)
         loop.spawn(self._reap_forever())
         self.network_is_new: Callable[[], None] = lambda: None
+        self._is_inhabited = False  # something was born into the present world
         if world:
             world.make()
             world.wait()
@@ -134,6 +135,7 @@ class Agent:
         if self._world and not self._world.init:
             self._make_world()
             self._world.wait()
+        self._is_inhabited = True
         with self.rights.expendable():
             pid = kernel.fork(lambda: self._be_child(argv, fds, directory, env, terminal, account))
         child = self._children[pid] = Child(self._loop, pid)
@@ -224,7 +226,9 @@ class Agent:
     def kill(self) -> None:
         """Kills all processes of the agent, and frees their System V IPC objects."""
         if self._world:
-            self._renew_world()
+            self._reap()
+            if self._is_inhabited or not self._world.is_untouched():
+                self._renew_world()
         else:
             self._kill_until_none(self.others, at_once=True)
             if not self.rights.denies_hoards:
@@ -249,6 +253,7 @@ class Agent:
         self._world.wait()
 
     def _make_world(self) -> None:
+        self._is_inhabited = False
         if self._world.make():
             self.network_is_new()
 

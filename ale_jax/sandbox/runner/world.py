@@ -68,6 +68,11 @@ class World:
         self._ready = ready_r
         return bool(network)
 
+    def is_untouched(self) -> bool:
+        """Whether process 1 lives and nothing has used the network. Then it is as it was made,
+        unless something was born into it."""
+        return bool(self.init) and _counters() == self._unused
+
     def wait(self) -> None:
         """Waits until everything is mounted. Errors: OSError."""
         with open(self._ready, "rb") as ready:
