@@ -19,7 +19,7 @@ def get_config(algorithm: str = "ipa") -> ConfigDict:
     c = ConfigDict(RunConfig().to_json())
     c.name = "quickstart" if algorithm == "ipa" else f"quickstart_{algorithm}"
 
-    c.rl.update(steps=120, groups_per_step=8, group_size=4, alpha=1.0)
+    c.rl.update(steps=100, groups_per_step=8, group_size=4, alpha=1.0)
     c.rl_optimizer.update(name="muon", learning_rate=5e-4, muon_learning_rate=0.0025)
     c.rl_optimizer.update(warmup_ratio=0.03, decay_ratio=1.0)
     c.rl.update(algorithms.rl(algorithm))
