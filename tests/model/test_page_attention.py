@@ -12,7 +12,12 @@ from ale_jax.model import page_attention
 from ale_jax.model.blockwise_attention import in_reach
 from ale_jax.model.cache import Int8, LatentPages, LayerPages, gather_rows, store_as
 from ale_jax.model.layers import masked_attention
-from ale_jax.model.page_attention import Queries, attend_pages, keys_and_values
+from ale_jax.model.page_attention import (
+    Queries,
+    attend_pages,
+    keys_and_values,
+    reads_in_place,
+)
 
 B, G, N, H, b, W = 3, 2, 4, 16, 4, 12
 KIND = Attention(N, G, H, scale=H**-0.5, rope=None)
@@ -90,3 +95,18 @@ def test_what_nobody_sees_is_not_read():
     assert jnp.isfinite(attend_pages(queries, poisoned, page_1W, kind)).all()
     seen = jax.tree.map(lambda x: x.at[:, PAGE_BW[1, 5]].set(jnp.nan), pages)
     assert not jnp.isfinite(attend_pages(queries, seen, page_1W, kind)).all()
+
+
+@pytest.mark.parametrize(
+    ("platform", "conversations", "tokens", "in_place"),
+    [
+        ("cpu", 4, 448, False),
+        ("cpu", 1, 513, True),  # a long one
+        ("cpu", 16, 448, True),  # many, whose copy would be read in every step
+        ("gpu", 64, 4096, False),
+    ],
+)
+def test_a_cpu_copies_the_pages_of_few_short_conversations(
+    platform, conversations, tokens, in_place
+):
+    assert reads_in_place(platform, conversations, tokens) == in_place

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ale_jax.sandbox.api import SandboxLost
+from ale_jax.sandbox.api import SandboxError, SandboxLost
 from benchmarks.sandbox.host_view import runner_pid
 from tests.sandbox.runner_view import tell
 
@@ -57,7 +57,7 @@ def test_processes_of_all_kinds_end_in_a_reset(own_box):
 
 
 def connect_to_nobody(box):
-    with pytest.raises(OSError, match="refused"):
+    with pytest.raises(SandboxError, match="refused"):
         tell(box, "connect", port=9)
 
 
