@@ -11,6 +11,7 @@ import re
 import numpy as np
 import pytest
 
+from ale_jax.config.model import ModelConfig
 from ale_jax.gateway.api import openai_chat
 from ale_jax.gateway.app import make_app
 from ale_jax.gateway.custody import token_tree
@@ -304,11 +305,16 @@ def test_what_an_agent_was_sent_must_be_trained_on(stage):
 
 
 def test_a_history_that_is_sent_again_is_read_only_where_the_engine_has_not_kept_it(monkeypatch):
-    small = {"width": 32, "num_layers": 1, "num_heads": 2, "head_width": 16, "mlp_width": 48}
-    small |= {"num_kv_heads": 1, "num_experts": 0, "dense_layers": ()}
-    whole = resent.quickstart_policy
-    smaller = lambda vocab_size: dataclasses.replace(whole(vocab_size), **small)  # noqa: E731
-    monkeypatch.setattr(resent, "quickstart_policy", smaller)
+    small = ModelConfig(
+        width=32,
+        num_layers=1,
+        num_heads=2,
+        num_kv_heads=1,
+        head_width=16,
+        mlp_width=48,
+        max_positions=4096,
+    )
+    monkeypatch.setattr(resent, "quickstart_policy", small.policy_shape)
     sizes = {"max_sequence_length": 640, "pages": 160, "prefill_tokens": (128,)}
     monkeypatch.setattr(resent, "ENGINE", dataclasses.replace(resent.ENGINE, **sizes))
     found = resent.measure(dataclasses.replace(QUICK, resent_turns=3))

@@ -65,7 +65,7 @@ def test_all_ways_compute_what_all_experts_on_all_tokens_do(kind, gate, dispatch
 
 
 def test_many_experts_multiply_little_more_than_the_rows_that_chose_them():
-    """That there are no more than 16 rows for each expert once sent all tokens to all of them."""
+    """Where each expert has at most 16 rows, too, which once sent all tokens to all experts."""
     experts = 256
     kind = dataclasses.replace(EXPERTS, num=experts, per_token=4)
     size = experts, MOE.width, 64
