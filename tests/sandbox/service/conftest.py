@@ -1,11 +1,13 @@
 """The service on a real socket: over a pool in memory, or over real sandboxes."""
 
+import asyncio
 import contextlib
 import dataclasses
 
 import httpx
 import pytest
 
+from ale_jax.sandbox import blocking
 from ale_jax.sandbox.pool.node_pool import NodePool
 from ale_jax.sandbox.pool.options import PoolOptions
 from ale_jax.sandbox.sdk.client import SandboxClient
@@ -35,6 +37,14 @@ class Served:
 
     def client(self, token=ANN):
         return SandboxClient(self.url, token)
+
+
+@pytest.fixture(autouse=True)
+def every_lease_is_given_up():
+    """One that is left behind would be renewed, and warn, in the middle of another test."""
+    yield
+    tasks = asyncio.all_tasks(blocking._loop())
+    assert not [task for task in tasks if task.get_coro().__name__ == "_keep"]
 
 
 @contextlib.contextmanager

@@ -185,15 +185,15 @@ def test_a_token_goes_to_another_machine_in_clear_only_if_the_environment_says_s
 
 def test_a_token_that_is_withdrawn_is_trouble_of_the_sandbox_and_of_no_file(memory):
     memory.pool.answers["read"] = PermissionError("never")
-    box = ServiceRuntime(memory.url, LOGIN).start(SPEC, {})
-    box.later._client.http.headers["Authorization"] = f"Bearer {BOB}"
-    with pytest.raises(SandboxGone):  # to another tenant, it never existed
-        box.read("x")
-    box.later._client.http.headers["Authorization"] = "Bearer withdrawn"
-    for call in (lambda: box.read("x"), lambda: box.write({"x": b""}), box.reset):
-        with pytest.raises(SandboxError, match="wrong token; set ALE_SANDBOX_TOKEN"):
-            call()
-    assert not box.alive()
+    with ServiceRuntime(memory.url, LOGIN).start(SPEC, {}) as box:
+        box.later._client.http.headers["Authorization"] = f"Bearer {BOB}"
+        with pytest.raises(SandboxGone):  # to another tenant, it never existed
+            box.read("x")
+        box.later._client.http.headers["Authorization"] = "Bearer withdrawn"
+        for call in (lambda: box.read("x"), lambda: box.write({"x": b""}), box.reset):
+            with pytest.raises(SandboxError, match="wrong token; set ALE_SANDBOX_TOKEN"):
+                call()
+        assert not box.alive()
 
 
 def test_a_run_that_could_never_have_its_sandboxes_is_refused(real):
