@@ -114,8 +114,13 @@ class DataShard:
     def _has_room(self, demand: Demand, without: Sequence[SequenceState]) -> bool:
         if not (demand.sequence.has_slot or without or None in self._slots):
             return False
+        released = [sequence.pages for sequence in without]
+        # Who joins looks at all others: only if there is not a page for each of them in any case.
+        most = demand.pages + demand.joins * len(self.running)
+        if self.pages.can_allocate(demand.keys, most, released):
+            return True
         count = demand.pages + (self._promised(demand) if demand.joins else 0)
-        return self.pages.can_allocate(demand.keys, count, [sequence.pages for sequence in without])
+        return self.pages.can_allocate(demand.keys, count, released)
 
     def _promised(self, demand: Demand) -> int:
         """A page for each conversation that ranks before the demand and may need one soon, so that

@@ -109,6 +109,17 @@ def test_who_joins_leaves_a_page_to_each_that_may_need_one():
     assert _best([shard], strangers, pages=14) is None
 
 
+def test_who_joins_where_all_may_grow_looks_at_nobody(monkeypatch):
+    """Otherwise hundreds that join at once look at each other, in quadratic time."""
+    shard = DataShard(0, engine_shape(max_sequences=4, pages=20))
+    _join(shard, GROUP, pages=6)
+    looked = []
+    monkeypatch.setattr(SequenceState, "may_grow", lambda *_: bool(looked.append(1)) or True)
+    strangers = np.arange(200, 230)
+    assert _best([shard], strangers, pages=13) is shard and not looked
+    assert _best([shard], strangers, pages=14) is None and looked
+
+
 def test_nobody_is_preempted_where_another_share_has_room():
     shards = _shares()
     for shard in shards[:2]:
