@@ -251,9 +251,13 @@ def _train(resolve: Resolve, options: flags.FlagValues, host: HostOptions, run: 
 
 def _doctor(resolve: Resolve, options: flags.FlagValues, host: HostOptions, report: Report) -> int:
     from ale_jax.system.doctor.examination import examine
+    from ale_jax.system.doctor.machine import RunFolder
 
-    workdir = Path(options.workdir).resolve() if options.workdir else None
-    return examine(resolve(), host, workdir, report)
+    folder = None
+    if options.workdir:
+        path = Path(options.workdir).resolve()
+        folder = RunFolder(path, options.resume, options.overwrite)
+    return examine(resolve(), host, folder, report)
 
 
 def _plan(resolve: Resolve) -> int:

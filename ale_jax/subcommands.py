@@ -207,7 +207,7 @@ COMMANDS = {
     "doctor": Command(
         "check whether this machine can run the config (with --workdir: there) or, started with "
         "the same line on all hosts, whether all of them can together",
-        ("config", "workdir", *SEVERAL),
+        ("config", "workdir", "resume", "overwrite", *SEVERAL),
     ),
     "export": Command(
         "write the newest weights of the run in --workdir, with tokenizer and chat template, to "

@@ -40,7 +40,7 @@ def test_operands_are_left_to_the_subcommand_that_has_some():
         (["export", "--port=1"], "export does not take --port: it takes --config"),
         (["compare", "--config.seed=1"], "compare does not take --config: it takes --json"),
         (["plan", "a"], "argument 'a' is not understood: write --name=value, or one of train"),
-        (["doctor", "--overwrite"], "doctor does not take --overwrite"),
+        (["doctor", "--out=x"], "doctor does not take --out"),
         (["--out=x"], "train does not take --out"),
         (["--config=smoke", "plan"], "'plan' is not understood: write --name=value, or one of tr"),
         (["trian"], "'trian' is not understood"),

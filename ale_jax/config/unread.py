@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection
 
+from ale_jax.config.algo import FROM_CRITICS
 from ale_jax.config.run import RunConfig
 
 
@@ -21,7 +22,12 @@ class Unread:
 
 SECTIONS = (
     Unread("lora", ("lora.rank",), lambda c: not c.lora.rank, "above 0"),
-    Unread("critics", ("critics.count",), lambda c: not c.critics.count, "above 0"),
+    Unread(
+        "critics",
+        ("critics.count",),
+        lambda c: not c.critics.count,
+        f"above 0, with algo.advantage.estimator one of {', '.join(FROM_CRITICS)}",
+    ),
     Unread(
         "attention_credit",
         ("attention_credit.credit",),

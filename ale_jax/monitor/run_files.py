@@ -23,6 +23,7 @@ from ale_jax.monitor.timeline import EARLIER_FILE, TIMELINE_FILE, Span, read_tim
 from ale_jax.monitor.trajectories import TRAJECTORIES_FILE, TrajectorySample, read_trajectories
 
 CONFIG_FILE = "config.json"  # a name that other programs use, too
+CHECKPOINTS_DIR = "checkpoints"
 RECORDS = (METRICS_FILE, EVENTS_FILE, EVALUATIONS_FILE, TRAJECTORIES_FILE, SUMMARY_FILE)
 MAX_CONFIG_DEPTH = 8
 

@@ -24,7 +24,7 @@ from ale_jax.model.sharding import check_rows, param_shardings
 from ale_jax.model.sides import learner_mesh
 from ale_jax.model.weights.shape import policy_shape
 from ale_jax.monitor.evaluations import wilson_interval
-from ale_jax.monitor.run_files import CONFIG_FILE
+from ale_jax.monitor.run_files import CHECKPOINTS_DIR, CONFIG_FILE
 from ale_jax.records import MAX_CUT_MASKS
 from ale_jax.sandbox.booting import PROXY_PORT
 from ale_jax.sandbox.egress.uplink import DIRECT
@@ -32,7 +32,6 @@ from ale_jax.system.plan import plan_here
 from ale_jax.system.sources import check_sources, with_other_weights, with_sources
 from ale_jax.system.task_checks import check_tasks, needs_sandbox
 from ale_jax.system.teacher import check_distillation
-from ale_jax.system.workdir import CHECKPOINTS_DIR
 from ale_jax.worlds.schedule import Schedule
 
 # A token takes about 12 bytes of a checkpoint's JSON, with its id and text, and no reader accepts

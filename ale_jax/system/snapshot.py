@@ -12,9 +12,10 @@ from pathlib import Path
 
 from ale_jax.config.run import RunConfig
 from ale_jax.monitor.evaluations import EVALUATIONS_FILE
-from ale_jax.monitor.run_files import CONFIG_FILE
+from ale_jax.monitor.run_files import CHECKPOINTS_DIR, CONFIG_FILE
+from ale_jax.system.continuation import require_run
 from ale_jax.system.lease import Lease, is_over
-from ale_jax.system.workdir import CHECKPOINTS_DIR, Workdir, require_run
+from ale_jax.system.workdir import Workdir
 
 MARK = "snapshot"  # a file that no run has, so that nothing else is ever removed
 

@@ -38,7 +38,8 @@ from ale_jax.model.weights.load import load_params, open_checkpoint
 from ale_jax.model.weights.peft import save_peft
 from ale_jax.model.weights.peft_reader import load_peft
 from ale_jax.model.weights.shape import policy_shape
-from ale_jax.system.workdir import CHECKPOINTS_DIR, Workdir
+from ale_jax.monitor.run_files import CHECKPOINTS_DIR
+from ale_jax.system.workdir import Workdir
 
 
 class Newest(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 from ale_jax.learn.checkpoint import HOST_FILE, PREFIX
 from ale_jax.learn.manifest import MANIFEST_FILE
 from ale_jax.monitor.metrics import METRICS_FILE
-from ale_jax.system.workdir import CHECKPOINTS_DIR
+from ale_jax.monitor.run_files import CHECKPOINTS_DIR
 
 KEEP = 2  # checkpoint.keep of all runs here
 # And all that begins with TIME_PREFIX.

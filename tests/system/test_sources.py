@@ -14,8 +14,9 @@ from ale_jax.model.tokenizer import ChatTokenizer, train_bpe
 from ale_jax.model.weights.export import export
 from ale_jax.model.weights.load import open_checkpoint
 from ale_jax.model.weights.shape import policy_shape
+from ale_jax.monitor.run_files import CHECKPOINTS_DIR
 from ale_jax.system.checks import check_devices, config_with_weights, resolved_config
-from ale_jax.system.workdir import CHECKPOINTS_DIR, Workdir
+from ale_jax.system.workdir import Workdir
 from benchmarks.families.tiny import make_model
 from tests.model.shapes import LLAMA, MIXED, MOE, QWEN2, changed
 from tests.model.weights.families import random_params

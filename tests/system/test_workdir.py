@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from ale_jax.system.lease import Lease
-from ale_jax.system.workdir import RunState, Workdir
+from ale_jax.system.workdir import RunState, Workdir, require_claimable
 from tests.system.configs import smoke_config
 
 pytestmark = pytest.mark.heavy
@@ -16,9 +16,26 @@ pytestmark = pytest.mark.heavy
 CONFIG = smoke_config()
 
 
+def claim(path, config=CONFIG, **choices):
+    """Claims the folder, which does what was foretold without a claim."""
+    try:
+        foretold = require_claimable(path, config, **choices)
+    except ValueError as error:
+        foretold = str(error)
+    try:
+        workdir = Workdir.claim(path, config, **choices)
+    except ValueError as error:
+        assert str(error) == foretold
+        raise
+    state, changes = foretold
+    assert workdir.changes == changes
+    assert workdir.state is (RunState.UNFINISHED if changes else state)
+    return workdir
+
+
 def begin(path, config=CONFIG):
     """What a run that was interrupted leaves behind."""
-    with Workdir.claim(path, config) as workdir:
+    with claim(path, config) as workdir:
         (workdir.path / "metrics.jsonl").write_text('{"phase": "rl", "step": 1, "seconds": 1}\n')
 
 
@@ -28,7 +45,7 @@ def finish(path):
 
 
 def claim_and_free(path, config=CONFIG, **choices):
-    with Workdir.claim(path, config, **choices) as workdir:
+    with claim(path, config, **choices) as workdir:
         return workdir
 
 
@@ -44,9 +61,9 @@ def test_a_new_folder_is_made_and_holds_the_config(tmp_path):
 
 
 def test_a_folder_in_use_is_refused_until_it_is_free(tmp_path):
-    with Workdir.claim(tmp_path, CONFIG):
+    with claim(tmp_path, CONFIG):
         with pytest.raises(ValueError, match=f"in use by process {os.getpid()} on"):
-            Workdir.claim(tmp_path, CONFIG)
+            claim(tmp_path, CONFIG)
     assert claim_and_free(tmp_path).state is RunState.NEW
 
 
@@ -66,7 +83,7 @@ def test_a_killed_owner_frees_the_folder(tmp_path):
     )
     assert holder.stdout.readline() == "claimed\n"
     with pytest.raises(ValueError, match=f"in use by process {holder.pid}"):
-        Workdir.claim(tmp_path, CONFIG)
+        claim(tmp_path, CONFIG)
     holder.kill()
     holder.wait()
     assert claim_and_free(tmp_path).state is RunState.NEW
@@ -80,7 +97,7 @@ def test_a_run_of_a_version_with_other_field_names_is_refused_by_one_line(tmp_pa
     (tmp_path / "config.json").write_text(json.dumps(stored))
     named = r"another version.*engine.max_sequences, engine.slots\): "
     with pytest.raises(ValueError, match=f"{named}choose another folder"):
-        Workdir.claim(tmp_path, CONFIG, **choices)
+        claim(tmp_path, CONFIG, **choices)
     with pytest.raises(ValueError, match=f"{named}install the one that wrote it"):
         Workdir.open(tmp_path, CONFIG)
     assert claim_and_free(tmp_path, overwrite=True).moved
@@ -98,7 +115,7 @@ def test_what_a_field_without_effect_is_called_does_not_keep_a_run_from_being_re
 def test_a_folder_that_is_not_a_run_is_refused_and_left_alone(tmp_path, choices):
     (tmp_path / "config.json").write_text("somebody's")
     with pytest.raises(ValueError, match="not empty and holds no run"):
-        Workdir.claim(tmp_path, CONFIG, **choices)
+        claim(tmp_path, CONFIG, **choices)
     assert [p.name for p in tmp_path.iterdir()] == ["config.json"]
     assert (tmp_path / "config.json").read_text() == "somebody's"
 
@@ -107,14 +124,14 @@ def test_an_evaluation_that_has_a_lease_is_refused_and_left_alone(tmp_path):
     Lease.take(tmp_path).close()
     (tmp_path / "eval.json").write_text("{}")
     with pytest.raises(ValueError, match="not empty and holds no run"):
-        Workdir.claim(tmp_path, CONFIG)
+        claim(tmp_path, CONFIG)
     assert not (tmp_path / "config.json").exists()
 
 
 def test_a_start_that_was_killed_while_it_wrote_its_config_begins_again(tmp_path):
     Lease.take(tmp_path).close()
     (tmp_path / ".config.json.x1").write_text("{")
-    Workdir.claim(tmp_path, CONFIG).close()
+    claim(tmp_path, CONFIG).close()
 
 
 def test_a_path_that_cannot_be_a_folder_is_refused_with_the_reason(tmp_path):
@@ -160,7 +177,7 @@ def test_another_config_is_refused_with_the_first_five_fields_that_differ(tmp_pa
         rl_optimizer={"learning_rate": 0.5, "b1": 0.5, "b2": 0.5},
     )
     with pytest.raises(ValueError) as refusal:
-        Workdir.claim(tmp_path, other)
+        claim(tmp_path, other)
     message = str(refusal.value)
     assert "seed 0 -> 1; rl.group_size 2 -> 3; rl.alpha 1.0 -> 0.25" in message
     assert "rl_optimizer.b1 0.9 -> 0.5; and 1 more" in message and "b2" not in message
@@ -172,7 +189,7 @@ def test_a_run_can_be_made_longer_but_only_when_asked_to(tmp_path):
     finish(tmp_path)
     longer = smoke_config(rl={"steps": 9}, eval={"every": 3})
     with pytest.raises(ValueError, match="give --resume to continue with these changes"):
-        Workdir.claim(tmp_path, longer)
+        claim(tmp_path, longer)
     claimed = claim_and_free(tmp_path, longer, resume=True)
     assert claimed.state is RunState.UNFINISHED
     assert claimed.changes == "rl.steps 2 -> 9; eval.every 0 -> 3"
@@ -180,19 +197,19 @@ def test_a_run_can_be_made_longer_but_only_when_asked_to(tmp_path):
     assert not (tmp_path / "summary.json").exists()
     assert (tmp_path / "metrics.jsonl").exists()
     with pytest.raises(ValueError, match="longer, not shorter"):
-        Workdir.claim(tmp_path, smoke_config(rl={"steps": 8}), resume=True)
+        claim(tmp_path, smoke_config(rl={"steps": 8}), resume=True)
 
 
 def test_resuming_may_not_change_the_numbers(tmp_path):
     begin(tmp_path)
     other = smoke_config(rl={"steps": 9, "alpha": 0.5})
     with pytest.raises(ValueError, match=r"config \(rl.alpha 1.0 -> 0.5\)"):
-        Workdir.claim(tmp_path, other, resume=True)
+        claim(tmp_path, other, resume=True)
 
 
 def test_resuming_needs_a_run(tmp_path):
     with pytest.raises(ValueError, match="no run to resume"):
-        Workdir.claim(tmp_path / "typo", CONFIG, resume=True)
+        claim(tmp_path / "typo", CONFIG, resume=True)
 
 
 def test_overwriting_moves_the_old_run_aside(tmp_path):
@@ -215,15 +232,15 @@ def test_overwriting_nothing_moves_nothing(tmp_path):
 
 def test_a_run_that_is_in_use_is_not_moved(tmp_path):
     begin(tmp_path / "run")
-    with Workdir.claim(tmp_path / "run", CONFIG):
+    with claim(tmp_path / "run", CONFIG):
         with pytest.raises(ValueError, match="in use"):
-            Workdir.claim(tmp_path / "run", CONFIG, overwrite=True)
+            claim(tmp_path / "run", CONFIG, overwrite=True)
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
 
 
 def test_resume_and_overwrite_exclude_each_other(tmp_path):
     with pytest.raises(ValueError, match="exclude each other"):
-        Workdir.claim(tmp_path, CONFIG, resume=True, overwrite=True)
+        claim(tmp_path, CONFIG, resume=True, overwrite=True)
 
 
 @pytest.mark.parametrize("content", ["{", "[]"])
@@ -231,7 +248,7 @@ def test_a_damaged_config_is_refused_by_name_and_kept(tmp_path, content):
     begin(tmp_path)
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(ValueError, match=r"config\.json"):
-        Workdir.claim(tmp_path, CONFIG)
+        claim(tmp_path, CONFIG)
     with pytest.raises(ValueError, match=r"config\.json"):
         Workdir.open(tmp_path, CONFIG)
     assert (tmp_path / "config.json").read_text() == content

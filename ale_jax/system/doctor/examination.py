@@ -4,7 +4,6 @@ has nothing to look at then, which is said."""
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import jax
 
@@ -15,6 +14,7 @@ from ale_jax.system.doctor import peers
 from ale_jax.system.doctor.devices import check_grouped_product, check_mesh
 from ale_jax.system.doctor.findings import Finding, Report, fail, ok, warn
 from ale_jax.system.doctor.machine import (
+    RunFolder,
     check_allocator,
     check_compilation_cache,
     check_device_memory,
@@ -22,6 +22,7 @@ from ale_jax.system.doctor.machine import (
     check_host_memory,
     check_open_files,
     check_room,
+    check_run,
     check_sandboxes,
     check_shared_memory,
     checkpoint_bytes,
@@ -36,23 +37,23 @@ from ale_jax.system.hosts.start import HostOptions, disconnect, initialize
 def examine(
     config: RunConfig,
     host: HostOptions,
-    workdir: Path | None,
+    folder: RunFolder | None,
     report: Report,
     clock: Clock = time.time,
 ) -> int:
     """Makes all checks of this process; returns its exit code, 2 if any process found a failure.
 
-    workdir: of the run; None: not checked. report: with what was found before jax was imported.
+    folder: of the run; None: not checked. report: with what was found before jax was imported.
     """
     if not _meet(host, report):
         report.add(warn("devices", "not checked", "first let the processes start jax together"))
-        _examine_machine(config, workdir, report, host.process == 0)
+        _examine_machine(config, folder, report, host.process == 0)
         report.conclude()
         return EXIT_FAILED
     connected = _connect(host, report)
     leads = jax.process_index() == 0
     _examine_devices(config, report, leads)
-    _examine_machine(config, workdir, report, leads)
+    _examine_machine(config, folder, report, leads)
     code = _compare(config, connected, report, clock)
     report.conclude()
     return code
@@ -104,17 +105,21 @@ def _examine_devices(config: RunConfig, report: Report, leads: bool) -> None:
     report.check("grouped product", check_grouped_product)
 
 
-def _examine_machine(config: RunConfig, workdir: Path | None, report: Report, leads: bool) -> None:
+def _examine_machine(
+    config: RunConfig, folder: RunFolder | None, report: Report, leads: bool
+) -> None:
     """leads: whether this is the first process, which has the sandboxes and Ray."""
     rollout, keep = config.rollout, config.checkpoint.keep
     report.check("allocator", check_allocator)
     report.check("open files", check_open_files, rollout.actors * rollout.episodes_per_actor)
-    if workdir is None:
+    if folder is None:
         report.add(warn("workdir", "not checked", "add --workdir=DIR, the folder of the run"))
     else:
         remedy = "choose another --workdir, or make this one writable"
-        report.check("workdir", check_folder, "workdir", workdir, remedy)
-        report.check("disk", lambda: check_room(workdir, keep, checkpoint_bytes(config)))
+        can_write = report.check("workdir", check_folder, "workdir", folder.path, remedy)
+        report.check("disk", lambda: check_room(folder.path, keep, checkpoint_bytes(config)))
+        if leads and can_write:
+            report.check("run", check_run, folder, config)
     report.check("compilation cache", check_compilation_cache, config)
     if leads:
         if rollout.workers == RAY:

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 
@@ -20,6 +21,7 @@ from ale_jax.files import write_atomically
 from ale_jax.learn.checkpoint import bytes_to_come, complete_checkpoints, state_bytes
 from ale_jax.model.sharding import abstract_mesh, mesh_sizes
 from ale_jax.model.weights.shape import policy_shape
+from ale_jax.monitor.run_files import CHECKPOINTS_DIR
 from ale_jax.sandbox.datasets import Datasets
 from ale_jax.sandbox.pool.accounting import memory_here_mb
 from ale_jax.sandbox.pool.machines import FILES_BESIDE, FILES_EACH
@@ -31,7 +33,7 @@ from ale_jax.system.doctor.findings import Finding, fail, ok, warn
 from ale_jax.system.plan import GIB, plan_here
 from ale_jax.system.states import abstract_whole
 from ale_jax.system.task_checks import needs_sandbox
-from ale_jax.system.workdir import CHECKPOINTS_DIR
+from ale_jax.system.workdir import RunState, require_claimable
 
 SHM = Path("/dev/shm")
 
@@ -166,6 +168,29 @@ def _write_as_a_run_does(folder: Path) -> None:
     os.utime(folder / "lease")
     (folder / "unfinished").mkdir()
     (folder / "unfinished").rename(folder / "finished")
+
+
+class RunFolder(NamedTuple):
+    """The folder of a run. resume, overwrite: what the command that trains would be told."""
+
+    path: Path
+    resume: bool = False
+    overwrite: bool = False
+
+
+def check_run(folder: RunFolder, config: RunConfig) -> Finding:
+    """Checks whether the folder takes the run now. Errors: ValueError if the run would refuse it,
+    and OSError."""
+    state, changes = require_claimable(folder.path, config, folder.resume, folder.overwrite)
+    if folder.overwrite:
+        return ok("run", "a new one; what is in the folder is moved aside first (--overwrite)")
+    if state is RunState.NEW:
+        return ok("run", "a new one")
+    if changes:
+        return ok("run", f"the one in the folder goes on, with {changes}")
+    if state is RunState.FINISHED:
+        return ok("run", "the one in the folder, which is finished: nothing is left to do")
+    return ok("run", "the one in the folder goes on")
 
 
 def check_room(folder: Path, keep: int, each: int) -> Finding:

@@ -7,7 +7,9 @@ import sys
 import pytest
 
 from ale_jax.launch import main
+from ale_jax.system.workdir import Workdir
 from tests.quick_compile import QUICK_COMPILE
+from tests.system.configs import smoke_config
 from tests.system.hosts.test_processes import free_address
 
 pytestmark = pytest.mark.heavy
@@ -66,6 +68,16 @@ def test_this_machine_is_no_pod_and_has_no_such_folder(capsys):
     assert "Not a directory" in found["workdir"]
     assert "sandboxes" in found, "the checks after those that failed"
     assert printed.splitlines()[-1].startswith("not ready: ")
+
+
+def test_a_run_that_does_not_take_the_config_is_told_before_it_begins(tmp_path, capsys):
+    words = ["doctor", "--config=configs/smoke.py", f"--workdir={tmp_path}"]
+    with Workdir.claim(tmp_path, smoke_config()):
+        (tmp_path / "metrics.jsonl").write_text('{"phase": "rl", "step": 1, "seconds": 1}\n')
+    assert main(["launch", *words, "--config.seed=5"]) == 2
+    found = findings(capsys.readouterr().out)
+    assert failures(found) == {"run"} and "--overwrite" in found["run"]
+    assert main(["launch", *words, "--config.seed=5", "--overwrite"]) == 0
 
 
 def test_two_processes_are_ready_together(runtime_name):

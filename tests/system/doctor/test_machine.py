@@ -14,13 +14,16 @@ from ale_jax.sandbox.egress.uplink import Uplink
 from ale_jax.system.checks import checked_config
 from ale_jax.system.doctor.findings import Finding, Report, State
 from ale_jax.system.doctor.machine import (
+    RunFolder,
     check_folder,
     check_open_files,
     check_room,
+    check_run,
     check_sandboxes,
     check_shared_memory,
     checkpoint_bytes,
 )
+from ale_jax.system.workdir import Workdir
 from tests.config.smoke import smoke_with
 from tests.system.configs import smoke_config
 
@@ -52,6 +55,30 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     finding = check_folder("workdir", tmp_path / "file" / "run", "choose another")
     assert finding.state is State.FAIL and "Not a directory" in finding.found
     assert finding.remedy == "choose another"
+
+
+def told(folder, config, **choices):
+    """What an examination says of the run in a folder."""
+    report = Report(0)
+    report.check("run", check_run, RunFolder(folder, **choices), config)
+    return str(report.findings[-1])
+
+
+def test_a_folder_that_takes_the_run_is_told_from_one_that_refuses_it(tmp_path, capsys):
+    run, config, longer = tmp_path / "run", smoke_config(), smoke_config(rl={"steps": 9})
+    assert told(run, config).startswith("ok") and "a new one" in told(run, config)
+    assert not run.exists()
+    with Workdir.claim(run, config):
+        assert f"in use by process {os.getpid()}" in told(run, config)
+    (run / "metrics.jsonl").write_text('{"phase": "rl", "step": 1, "seconds": 1}\n')
+    assert told(run, config).endswith("the one in the folder goes on")
+    refused = told(run, longer)
+    assert refused.startswith("FAIL") and "give --resume to continue with these" in refused
+    assert told(run, longer, resume=True).endswith("goes on, with rl.steps 2 -> 9")
+    assert told(run, longer, overwrite=True).startswith("ok")
+    assert told(run, smoke_config(seed=1), resume=True).startswith("FAIL")
+    (run / "summary.json").write_text("{}")
+    assert "nothing is left to do" in told(run, config)
 
 
 @pytest.mark.heavy
