@@ -152,10 +152,14 @@ class Talk:
     def say(self, told: int, written: int) -> None:
         """Has all conversations reply at once to so many tokens."""
         prompts = self._draw.integers(0, VOCABULARY, (len(self._opened), told))
-        replies = [
-            self._engine.reply(number, ids, written, Sampling(), np.array([0, number], np.uint32))
-            for number, ids in zip(self._opened, prompts, strict=True)
-        ]
+        # Or a dispatch may begin before all have asked: the others then need one of their own.
+        with self._engine._wake:
+            replies = [
+                self._engine.reply(
+                    number, ids, written, Sampling(), np.array([0, number], np.uint32)
+                )
+                for number, ids in zip(self._opened, prompts, strict=True)
+            ]
         assert all(len(reply.result().ids) == written for reply in replies)
 
     def anew(self, told: int, written: int) -> None:
