@@ -257,6 +257,8 @@ def _doctor(resolve: Resolve, options: flags.FlagValues, host: HostOptions, repo
     if options.workdir:
         path = Path(options.workdir).resolve()
         folder = RunFolder(path, options.resume, options.overwrite)
+    elif options.resume or options.overwrite:
+        raise ValueError("--resume and --overwrite are about a folder: name it by --workdir")
     return examine(resolve(), host, folder, report)
 
 

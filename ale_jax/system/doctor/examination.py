@@ -120,6 +120,8 @@ def _examine_machine(
         report.check("disk", lambda: check_room(folder.path, keep, checkpoint_bytes(config)))
         if leads and can_write:
             report.check("run", check_run, folder, config)
+        elif leads:
+            report.add(warn("run", "not checked", "first mend the folder"))
     report.check("compilation cache", check_compilation_cache, config)
     if leads:
         if rollout.workers == RAY:

@@ -65,7 +65,7 @@ def test_this_machine_is_no_pod_and_has_no_such_folder(capsys):
     found = findings(printed)
     assert {"devices", "workdir"} <= failures(found)
     assert "8 x cpu, and the config is for 64 x v6e" in found["devices"]
-    assert "Not a directory" in found["workdir"]
+    assert "Not a directory" in found["workdir"] and "not checked" in found["run"]
     assert "sandboxes" in found, "the checks after those that failed"
     assert printed.splitlines()[-1].startswith("not ready: ")
 
@@ -78,6 +78,12 @@ def test_a_run_that_does_not_take_the_config_is_told_before_it_begins(tmp_path, 
     found = findings(capsys.readouterr().out)
     assert failures(found) == {"run"} and "--overwrite" in found["run"]
     assert main(["launch", *words, "--config.seed=5", "--overwrite"]) == 0
+
+
+@pytest.mark.parametrize("choice", ["--resume", "--overwrite"])
+def test_what_becomes_of_a_folder_needs_one(choice, capsys):
+    assert main(["launch", "doctor", "--config=configs/smoke.py", choice]) == 2
+    assert "name it by --workdir" in capsys.readouterr().err
 
 
 def test_two_processes_are_ready_together(runtime_name):
